@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections import defaultdict
 from pathlib import Path
 
 import hypothesis
@@ -87,24 +86,6 @@ def pytest_xdist_auto_num_workers() -> int | None:
         return None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores + 1
-
-
-_LONG_RUN_SECONDS, _MOST_FOLDERS = 60, 12
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Where the time of a long run goes, by folder; all workers together."""
-    seconds: dict[str, float] = defaultdict(float)
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport):
-                folder = report.nodeid.partition("::")[0].rpartition("/")[0]
-                seconds["/".join(folder.split("/")[:3])] += report.duration
-    whole = sum(seconds.values())
-    if whole > _LONG_RUN_SECONDS:
-        terminalreporter.write_sep("=", f"{whole:.0f} s of tests, by folder")
-        for folder in sorted(seconds, key=lambda name: -seconds[name])[:_MOST_FOLDERS]:
-            terminalreporter.write_line(f"{seconds[folder]:7.0f} s  {folder}")
 
 
 @pytest.fixture(autouse=True)

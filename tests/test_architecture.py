@@ -44,33 +44,12 @@ LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 # Modules that touch no process, socket, file or clock, as dotted names below ci_tasks, and the rim of theirs that does.
 PURE = [
     *("records", "yaml_lines", "given_values", "config", "workflow.*", "planning.*", "report.*"),
-    *(
-        "logs.causes",
-        "logs.job_lines",
-        "logs.job_facts",
-        "logs.job_parser",
-        "logs.job_row",
-        "logs.lines",
-        "logs.metrics",
-        "results.verdict",
-    ),
-    *(
-        "results.gpu_samples",
-        "results.rates",
-        "results.progress",
-        "features.recorder.records",
-        "features.recorder.syntax",
-    ),
+    *("logs.causes", "logs.job_lines", "logs.job_facts", "logs.job_parser", "logs.job_row", "logs.lines"),
+    *("logs.metrics", "logs.triage.*", "agent.hang.facts"),
+    *("results.verdict", "results.gpu_samples", "results.rates", "results.progress"),
+    *("trials.same_failure", "trials.bisection", "trials.report"),
+    *("features.recorder.records", "features.recorder.syntax", "features.coverage.*", "features.hang.*"),
     *("features.suites.*", "features.lint.*", "features.doctor.check_results"),
-    *(
-        "features.coverage.*",
-        "logs.triage.*",
-        "trials.same_failure",
-        "trials.bisection",
-        "trials.report",
-        "features.hang.*",
-        "agent.hang.facts",
-    ),
     *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines"),
 ]
 RIM = [

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import fixtures
-from tests.parts.warm import Warm
 
 # A command that never ends by itself, nor does what it has started.
 ENDLESS = "import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
@@ -31,14 +29,3 @@ def test_a_command_that_still_runs_is_ended_with_its_test(tmp_path: Path, env: d
     assert client.poll() == -9
     fixtures.until(lambda: not is_running(child), "what it has started is gone")
     client.communicate()
-
-
-def test_a_command_ends_when_the_tests_are_gone(tmp_path: Path) -> None:
-    warm: Any = Warm()
-    with open("/dev/null", "rb") as nothing:
-        client = warm.start(["jobs"], first=ENDLESS, cwd=tmp_path, env={}, stdin=nothing.fileno())
-    child = int(client.stdout.readline())
-    warm.close()
-    fixtures.until(lambda: not is_running(child), "what it has started is gone")
-    client.communicate()
-    assert client.returncode == -9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import io
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIXES = {".py", ".yaml", ".json", ".txt", ".css", ".js", ".html", ".j2", ".sh"}  # of the package itself
 METADATA = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
-NEVER = ("*.orig", "*.rej", "*.pyc", "*~", "*/__pycache__/*", "ci_tasks/tests/*", "tests/*")
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +41,6 @@ def test_the_wheel_has_exactly_the_package_the_sample_and_metadata(wheel: set[st
     metadata = {name for name in wheel if name.partition("/")[0].endswith(".dist-info")}
     assert wheel - metadata == package | shipped
     assert {name.partition("/")[2] for name in metadata} == METADATA
-
-
-def test_the_wheel_has_no_editor_cache_or_test_files(wheel: set[str]) -> None:
-    assert not [name for name in wheel if any(fnmatch.fnmatch(name, pattern) for pattern in NEVER)]
 
 
 def test_every_tracked_file_of_the_package_has_a_known_suffix(tracked: set[str]) -> None:

@@ -104,26 +104,6 @@ print(*sorted(set(sys.modules) - before))
     assert sorted((LOOKS | NO_RECORDS | {"ci_tasks.config", "ci_tasks.cli.parser"}) & set(modules)) == []
 
 
-def test_the_commands_in_invoke_need_no_module_of_any(tmp_path: Path) -> None:
-    """`invoke --list` in a clone, after invoke itself."""
-    program = f"""
-import sys, invoke.program
-before = set(sys.modules)
-sys.path.insert(0, {str(ROOT)!r})
-sys.dont_write_bytecode = True
-import tasks
-try:
-    invoke.program.Program().parse_tasks
-    from ci_tasks.cli import program
-    program.run(["invoke", "--list"])
-finally:
-    print(*sorted(set(sys.modules) - before))
-"""
-    modules = _python(program, tmp_path).splitlines()[-1].split()
-    assert "ci_tasks.cli.help" in modules
-    assert sorted((NOTHING_READ | NO_COMMAND - {"textwrap"}) & set(modules)) == []
-
-
 def test_the_agent_of_a_row_loads_nothing_for_what_few_rows_have(tmp_path: Path) -> None:
     """Archives, docker's words, tracebacks: its start is most of what a short row costs."""
     find = f"import sys; sys.path.insert(0, {str(ROOT / 'ci_tasks')!r}); "

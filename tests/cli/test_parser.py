@@ -78,12 +78,6 @@ def test_a_word_behind_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str
     assert (code, "no such file: '-x.log'" in err) == (2, True)
 
 
-def test_a_repeatable_option_and_a_switch_may_be_given_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["verl", "--env", "A=1", "--env", "B=2", "--keep", "--keep", "--bridge", "/", "--level", "1"]
-    _, _, err = run(argv, capsys)
-    assert "verl needs --bridge DIR and --verl DIR" in err, "and not that one is given twice"
-
-
 @pytest.mark.parametrize("argv", [["--version"], ["-V"]])
 def test_the_version_is_printed(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(argv, capsys) == (0, f"ci-tasks {__version__}\n", "")

@@ -104,13 +104,6 @@ def test_a_pr_label_or_job_name_is_accepted_as_a_label(label: str, tmp_path: Pat
     assert words == ["LABEL", "precision", "ROW", "tiny_parallel_check"], done.err
 
 
-def test_the_pr_label_of_several_jobs_selects_the_one_that_needs_the_others(tmp_path: Path) -> None:
-    """slime's `run-ci-changed` starts a job that finds the tests, and the job that runs them."""
-    done = run("ci-tasks", "jobs run-ci-changed", tmp_path)
-    why = "no test file is new or modified since origin/main (--base REV names another)"
-    assert done.out.splitlines()[1:] == [f"label changed has no row: {why}"], done.err
-
-
 @pytest.mark.parametrize("arguments", ["--list", "--version", "--help jobs", "hosts", "jobs", "runs"])
 def test_output_that_cannot_be_written_is_no_bug(arguments: str, tmp_path: Path) -> None:
     """A pipe that was closed, and a disk that is full."""

@@ -135,9 +135,3 @@ def test_a_secret_is_masked_in_events(person: Any) -> None:
     done = person.ci_tasks(*RUN, "--events", "-")
     assert "***" in done.out
     assert "tiny_ckpt" not in done.out
-
-
-def test_json_and_events_do_not_share_standard_output(person: Any) -> None:
-    done = person.ci_tasks(*RUN, "--json", "--events", "-")
-    assert done.code == 2
-    assert not done.out

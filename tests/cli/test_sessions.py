@@ -16,18 +16,8 @@ from ci_tasks.cli.commands.run import RemoteOptions
 from ci_tasks.cli.sessions import parse_posargs
 from ci_tasks.errors import UsageError
 from ci_tasks.registry import Session
-from ci_tasks.run import checkout_source
-from ci_tasks.workflow.reader import read
-from ci_tasks.workflow.suite import GENERIC
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tiny-slime"
-WORKFLOW = """\
-on: pull_request
-jobs:
-  unit:
-    runs-on: ubuntu-latest
-    steps: [{run: pytest}]
-"""
 
 
 Sessions = list[tuple[str, Callable[[object], None]]]
@@ -74,15 +64,6 @@ def test_a_sessions_exit_code_is_noxs_if_it_is_the_only_one_and_fails_it_otherwi
         of_nox = SimpleNamespace(posargs=[], error=fail, _runner=SimpleNamespace(manifest=range(chosen)))
         with pytest.raises(error, match="125"):
             dict(registered)[name](of_nox)
-
-
-def test_without_a_rule_for_changed_tests_there_is_no_session_for_them(
-    registered: Sessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = SimpleNamespace(suite=GENERIC, workflow=read(WORKFLOW, "ci.yml"))
-    monkeypatch.setattr(checkout_source, "open_source", lambda: source)
-    sessions.register()
-    assert [name for name, _ in registered] == ["unit"]
 
 
 MEANT = {

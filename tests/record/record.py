@@ -113,13 +113,9 @@ def asked_for(error: str) -> list[str]:
     names = dict.fromkeys(re.findall(r"\b(needs|inputs|vars)\.([\w.-]+)", unknown[1] if unknown else ""))
     flags = {"needs": "--output", "inputs": "--input", "vars": "--var"}
     matrix = '{"include": [{"script": "given", "runner": "given"}]}'  # as Megatron-Bridge's jobs write them
-    return [
-        *(
-            f"{flags[of]}={name.replace('.outputs.', '.')}={matrix if '.matrix' in name else 'given'}"
-            for of, name in names
-        ),
-        *(["--gpus=8"] if "--gpus N" in error else []),
-    ]
+    given = {name: matrix if ".matrix" in name else "given" for _, name in names}
+    options = [f"{flags[of]}={name.replace('.outputs.', '.')}={given[name]}" for of, name in names]
+    return options + (["--gpus=8"] if "--gpus N" in error else [])
 
 
 def _command(*words: str) -> tuple[str, str]:
@@ -143,13 +139,8 @@ def value_of(plan: Mapping[str, Any], scratch: str) -> str:
         "steps": [steps(text) for text in texts],
         "env": [[exports(text) for text in texts], [plan["host_env"], plan["container"]["env"], plan["secrets"]]],
         "docker": [plan["image"], [docker_argv(text, plan["run_dir"]) for text in texts]],
-        "gpus": [
-            plan["gpus"],
-            locks.get("count"),
-            locks.get("by"),
-            plan["exclusive"],
-            1,
-        ],  # 1: the nodes of a row, when it was recorded
+        # 1: the nodes of a row, when it was recorded.
+        "gpus": [plan["gpus"], locks.get("count"), locks.get("by"), plan["exclusive"], 1],
         "deviations": [[item[name] for name in ("what", "ci", "here", "why")] for item in plan["deviations"]],
     }
     return " ".join(short_hash(neutral(json.dumps(parts[part]), plan, scratch)) for part in PARTS)
@@ -287,26 +278,12 @@ def _tasks(name: str, checkout: Path, revision: str) -> list[Task]:
     if name.endswith("slime"):
         files = [file for file in files if file.removesuffix(".j2") == PR_TEST]
     files = [file for file in files if file.endswith((".yml", ".yaml", ".j2"))]
-    templates, commit = [f"{file}.j2" for file in files], complete_commit(checkout, revision)
+    templates, commit = [f"{file}.j2" for file in files], _git(checkout, "rev-parse", revision).strip()
     return [Task(str(checkout), revision, commit, file, file not in templates) for file in files]
 
 
-def complete_commit(checkout: Path, revision: str) -> str:
-    """The revision's commit, or one like it without the files that a partial clone lacks."""
-    listed = _git(checkout, "rev-list", "--objects", "--missing=print", f"{revision}^{{tree}}").splitlines()
-    missing = {line[1:] for line in listed if line.startswith("?")}
-    if not missing:
-        return _git(checkout, "rev-parse", revision).strip()
-    entries = _git(checkout, "ls-tree", "-r", "-z", revision).split("\0")[:-1]
-    present = "".join(f"{entry}\0" for entry in entries if entry.split()[2] not in missing)
-    _git(checkout, "read-tree", "--empty")
-    _git(checkout, "update-index", "-z", "--index-info", stdin=present)
-    tree = _git(checkout, "write-tree").strip()
-    return _git(checkout, *_IDENTITY, "commit-tree", "-p", f"{revision}^", "-m", "complete", tree).strip()
-
-
-def _git(directory: Path, *words: str, stdin: str = "") -> str:
-    done = subprocess.run(["git", "-C", str(directory), *words], input=stdin, capture_output=True, text=True)
+def _git(directory: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(directory), *words], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"git {shlex.join(words)}: {done.stderr.strip()}")
     return done.stdout
@@ -371,14 +348,10 @@ def _some(revisions: Sequence[str]) -> str:
 
 
 def name_of(directory: Path) -> str:
-    """Which repository a clone is of, by its folder or its origin."""
-    origin = subprocess.run(
-        ["git", "-C", str(directory), "config", "remote.origin.url"], capture_output=True, text=True
-    ).stdout
-    for name in (directory.name, *re.split(r"[/:+\s]|\.git\b", origin)[::-1]):
-        if name in REPOSITORIES:
-            return name
-    raise SystemExit(f"{directory} is no clone of a repository with a record: {', '.join(REPOSITORIES)}")
+    """Which repository a clone is of, by its folder."""
+    if directory.name in REPOSITORIES:
+        return directory.name
+    raise SystemExit(f"{directory} is not called as a repository with a record: {', '.join(REPOSITORIES)}")
 
 
 def main(words: Sequence[str]) -> int:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.parts.git import git, repository
 from tests.record import record
 
 SAMPLE = record.EXAMPLES / "tiny-slime"
@@ -84,37 +82,11 @@ def test_what_a_refused_plan_asks_for_is_given(error: str, options: str) -> None
     assert given == options.split()
 
 
-def test_the_plans_of_a_partial_clone_are_made_without_the_files_that_it_lacks(tmp_path: Path) -> None:
-    for name in ("here", "lacking"):
-        repository(tmp_path, {name: name})
-    assert record.complete_commit(tmp_path, "HEAD") == git(tmp_path, "rev-parse", "HEAD")
-    blob = git(tmp_path, "rev-parse", "HEAD:lacking")
-    (tmp_path / ".git/objects" / blob[:2] / blob[2:]).unlink()
-    commit = record.complete_commit(tmp_path, "HEAD")
-    assert git(tmp_path, "ls-tree", "--name-only", commit).split() == ["here"]
-    assert git(tmp_path, "rev-parse", f"{commit}^") == git(tmp_path, "rev-parse", "HEAD^")
-
-
 def test_a_run_script_of_another_form_is_an_error_and_no_empty_record() -> None:
     with pytest.raises(RuntimeError, match=r"a step of run\.sh is not as tests/record reads it"):
         record.steps("if begin Execute 1 0 ''; then\n  true\nfi\n")
 
 
-@pytest.mark.parametrize(
-    ("folder", "origin", "name"),
-    [
-        ("slime", "", "slime"),
-        ("mine", "https://github.com/THUDM/slime.git", "slime"),
-        ("mine", "git@github.com:somebody/Megatron-Bridge", "Megatron-Bridge"),
-        ("verl", "https://github.com/somebody/other", "verl"),
-    ],
-)
-def test_a_clone_is_known_by_its_folder_or_its_origin(tmp_path: Path, folder: str, origin: str, name: str) -> None:
-    subprocess.run(["git", "init", "--quiet", folder], cwd=tmp_path, check=True)
-    subprocess.run(["git", "-C", folder, "config", "remote.origin.url", origin], cwd=tmp_path, check=True)
-    assert record.name_of(tmp_path / folder) == name
-
-
 def test_another_clone_is_refused_with_the_names_of_those_that_have_a_record(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"no clone of a repository with a record: slime, verl, Megatron-Bridge"):
+    with pytest.raises(SystemExit, match=r"not called as a repository with a record: slime, verl, Megatron-Bridge"):
         record.name_of(tmp_path)

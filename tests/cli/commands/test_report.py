@@ -53,16 +53,6 @@ def test_each_output_option_writes_its_own_format(home: Path, capsys: pytest.Cap
     assert "page.html: " in capsys.readouterr().out
 
 
-def test_a_page_has_the_curves_and_the_log_of_each_run(home: Path) -> None:
-    for number in ("01", "02"):
-        log = "".join(f"step {step}: {{'train/loss': {1 / (step + 1)}}}\n" for step in range(3))
-        Path(RunDir(str(home / "runs" / BATCH / number)).log).write_text(log)
-    report(run=BATCH, html="~/page.html")
-    page = (home / "page.html").read_text()
-    assert all(f"train/loss of {row}, from step 0 to step 2" in page for row in ("row-01", "row-02"))
-    assert f"row-01: blocked ({BATCH}.01)" in page
-
-
 @pytest.mark.parametrize("names", ["", " , "])
 def test_a_report_of_no_run_is_an_error_with_the_valid_forms(names: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(run=names) == 2

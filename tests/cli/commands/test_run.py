@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 
-from ci_tasks import registry
-from ci_tasks.cli.commands.run import RemoteOptions, RunOptions, run_label
+from ci_tasks.cli.commands.run import RemoteOptions, RunOptions
 from ci_tasks.cli.options import options_of
-from ci_tasks.records import BatchResult
-from ci_tasks.run import label
-from ci_tasks.run.request import RunRequest
 from tests.parts.commands import run_command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,19 +60,3 @@ def test_run_has_the_options_of_remote_except_host() -> None:
     run, remote = options_of(RunOptions), options_of(RemoteOptions)
     assert list(run) == list(remote)
     assert [name for name in run if run[name] != remote[name]] == ["host"]
-
-
-def test_repetitions_of_changed_tests_are_of_each_run_that_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A changed CPU test is repeated as its label's row, here."""
-    requests = [RunRequest("cpu-unittest", rows=("rewards",)), RunRequest("changed", host="sim", rows=("ppo",))]
-    repeated: list[RunRequest] = []
-
-    def repeat(_source: object, _config: object, request: RunRequest, *_: object) -> BatchResult:
-        repeated.append(request)
-        return BatchResult("", "failed", 3 if request.label == "changed" else 0)
-
-    monkeypatch.setenv("CI_TASKS_REPO", str(ROOT / "examples/tiny-slime"))
-    monkeypatch.setattr(label, "changed_runs", lambda *_, **__: requests)
-    monkeypatch.setattr(registry, "load", lambda _: repeat)
-    assert run_label(RunOptions(label="changed", repeat=2)) == 3
-    assert repeated == requests

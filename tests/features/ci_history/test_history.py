@@ -47,20 +47,20 @@ LOG = b"2025-11-02T10:00:00.0000000Z E   AssertionError: 1 != 2\n2025-11-02T10:0
 URL = "https://github.com/THUDM/slime/actions/runs/7/job/9"
 
 
+@pytest.fixture
+def storage(storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Storage:
+    """It has the log of every job. What is remembered of them lies in a home of the test's."""
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
+    storage.log = LOG
+    return storage
+
+
 @pytest.mark.parametrize(
     ("is_mine", "said"), [(True, "flaky in CI: 1 of 1 other run"), (False, "already broken in CI")]
 )
 def test_a_push_to_a_pull_requests_branch_is_not_the_base(
-    api: Serving,
-    storage: Storage,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: Any,
-    is_mine: bool,
-    said: str,
+    api: Serving, storage: Storage, capsys: Any, is_mine: bool, said: str
 ) -> None:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
-    storage.log = LOG
     owner = "THUDM" if is_mine else "fork"
     mine = {**run(), "event": "pull_request", "head_branch": "b", "head_repository": {"full_name": f"{owner}/slime"}}
     push = {**run(), "id": 6, "event": "push", "head_branch": "b"}
@@ -73,11 +73,7 @@ def test_a_push_to_a_pull_requests_branch_is_not_the_base(
     assert said in capsys.readouterr().out
 
 
-def test_of_several_jobs_none_is_taken_for_another(
-    api: Serving, storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
-) -> None:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
-    storage.log = LOG
+def test_of_several_jobs_none_is_taken_for_another(api: Serving, storage: Storage, tmp_path: Path, capsys: Any) -> None:
     api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(8), job(9)])
     api.on(f"{REPO}/actions/jobs/8/logs", leads_to(storage))
     ci_tasks(["ci-tasks", "triage", "--url", URL.rpartition("/job")[0]])
@@ -85,10 +81,8 @@ def test_of_several_jobs_none_is_taken_for_another(
 
 
 def test_triage_of_a_url_says_it_and_reads_each_log_once(
-    api: Serving, storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+    api: Serving, storage: Storage, tmp_path: Path, capsys: Any
 ) -> None:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
-    storage.log = LOG
     older = {**run(), "id": 6, "event": "push", "head_branch": "main"}
     api.on(f"{REPO}/actions/workflows/pr-test.yml/runs", {"workflow_runs": [run(), older]})
     api.on(f"{REPO}/actions/runs/7/jobs", {"jobs": [job(9)]})
@@ -107,10 +101,8 @@ def test_triage_of_a_url_says_it_and_reads_each_log_once(
 
 
 def test_what_github_refuses_is_said_and_the_triage_stands(
-    api: Serving, storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+    api: Serving, storage: Storage, tmp_path: Path, capsys: Any
 ) -> None:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
-    storage.log = LOG
     ci_tasks(["ci-tasks", "triage", "--url", URL])
     said = capsys.readouterr().out
     assert "AssertionError: 1 != 2" in said and "CI's history shows nothing: " in said

@@ -49,19 +49,6 @@ def test_a_revision_is_read_from_git_and_compared_with_the_working_tree(reposito
     assert now.checkout.endswith(" with local changes") and str(repository) not in now.checkout
 
 
-def test_a_test_that_leads_out_of_the_checkout_is_not_read(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    secret = tmp_path_factory.mktemp("outside") / "secret.py"
-    secret.write_text("MODEL_NAME = 'secret'\n")
-    link = repository / "tests/test_tiny_ppo.py"
-    link.unlink()
-    link.symlink_to(secret)
-    coverage = source_coverage(open_source(str(repository)))
-    missing = [test.test for label in coverage.labels for test in label.tests if "no such file" in test.rows[0].problem]
-    assert "tests/test_tiny_ppo.py" in missing
-
-
 def test_nothing_is_executed_unless_it_is_to_be_recorded(repository: Path) -> None:
     messages: list[str] = []
     coverage = source_coverage(open_source(str(repository)), say=messages.append)

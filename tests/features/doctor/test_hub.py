@@ -1,11 +1,8 @@
-"""The hub: what each of its answers means, and a real server that gives them to the script."""
+"""The hub: what each of its answers means, and that the script which asks it shows no secret."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -36,47 +33,11 @@ def test_each_answer_has_a_message(read: Any, error: str | None, status: str, st
     assert (result.status, step in result.next_step, "<" in result.text) == (status, True, False), result
 
 
-@pytest.fixture
-def server() -> Iterator[HTTPServer]:
-    """Answers with the code that is the first part of the path, and keeps the headers that it was sent."""
-
-    class Hub(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            requests.append(dict(self.headers))
-            self.send_response(int(self.path.split("/")[1]))
-            self.end_headers()
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    requests: list[dict[str, str]] = []
-    with HTTPServer(("127.0.0.1", 0), Hub) as serving:
-        serving.requests = requests  # type: ignore[attr-defined]
-        thread = threading.Thread(target=serving.serve_forever)
-        thread.start()
-        yield serving
-        serving.shutdown()
-        thread.join()
-
-
-def test_the_script_asks_a_server_and_neither_sends_nor_shows_a_secret(
-    read: Any, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_script_asks_the_hub_and_shows_no_secret(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_verysecret")
-    address = f"127.0.0.1:{server.server_port}"
-    # With the server as its proxy, the script asks for the whole address, which is taken for code 0: no such answer.
-    for env, status, text in (
-        ({"HF_ENDPOINT": f"http://me:verysecret@{address}/200"}, "ok", f"http://{address}/200 answers"),
-        ({"HF_ENDPOINT": f"http://{address}/429"}, "warning", f"http://{address}/429: HTTP Error 429"),
-        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "fault", "http://127.0.0.1:9: [Errno 111] Connection refused"),
-        ({"HF_ENDPOINT": "http://hub.invalid", "http_proxy": f"http://{address}", "no_proxy": ""}, None, "http://hub."),
-    ):
-        env = {"no_proxy": "127.0.0.1", "https_proxy": "http://me:verysecret@proxy:3128", **env}
-        host = HostSpec("h", env=env, secrets=("HF_TOKEN",))
-        queries = next(hub(host))
-        assert "verysecret" not in " ".join(queries["hub"])
-        [result] = read(hub(host), LocalQueryRunner(env).run_queries(queries, 60))
-        assert status in (result.status, None) and result.text.startswith(text), result
-        assert ("wait some minutes" in result.next_step) == (status == "warning")
-        assert (", through a proxy" in result.text) == (status is None)
-        assert "verysecret" not in str([result, server.requests])  # type: ignore[attr-defined]
+    env = {"HF_ENDPOINT": "http://me:verysecret@127.0.0.1:9", "no_proxy": "127.0.0.1"}
+    host = HostSpec("h", env=env, secrets=("HF_TOKEN",))
+    queries = next(hub(host))
+    [result] = read(hub(host), LocalQueryRunner(env).run_queries(queries, 60))
+    assert (result.status, result.text) == ("fault", "http://127.0.0.1:9: [Errno 111] Connection refused")
+    assert "verysecret" not in str([*queries["hub"], result])

@@ -21,7 +21,7 @@ from ci_tasks.hosts.executors import open_executor
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.prepare import prepare
 from ci_tasks.run.request import RunRequest
-from tests.features.prefetch.hub_server import Fault, Hub
+from tests.features.prefetch.hub_server import Hub
 from tests.parts import git
 from tests.published import check
 
@@ -154,15 +154,6 @@ def test_a_disk_too_small_for_all_of_them_gets_none(
     assert world.prefetch() == 125
     assert "disk full" in capsys.readouterr().out
     assert world.hub.contents() == []
-
-
-def test_a_download_that_the_hub_refuses_is_explained(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.hub.faults.append(Fault("/resolve/", status=403, headers={"X-Error-Code": "GatedRepo"}, times=99))
-    assert world.prefetch() == 125
-    printed = capsys.readouterr().out
-    assert "2 repositories: 2 download failed" in printed and "requires approval" in printed
-    log = printed.split("the log of the downloads is ")[1].splitlines()[0]
-    assert "##[ci-tasks] download 0 ended" in Path(log).read_text()
 
 
 def test_before_a_run_everything_is_brought_and_rows_that_lack_something_are_named(
