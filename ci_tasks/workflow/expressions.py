@@ -324,11 +324,25 @@ def _from_json(text: Value) -> Value:
 
     try:
         # Not strict: GitHub's parser, Newtonsoft.Json, takes line ends and tabs inside strings.
-        value: Value = json.loads(source, parse_int=number, parse_float=number, strict=False)
+        value: Value = json.loads(_strict_json(source), parse_int=number, parse_float=number, strict=False)
     except (ValueError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) else "nested too deeply"
         raise ValueError(f"fromJSON: not JSON ({why}): {truncated(source, 200)!r}") from None
     return value
+
+
+_LENIENT = re.compile(r"""("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|,(?=\s*[\]}])""", re.DOTALL)
+
+
+def _strict_json(text: str) -> str:
+    """With what Newtonsoft.Json takes beside JSON written as JSON: single quotes, and a comma behind the last item."""
+
+    def strict(found: re.Match[str]) -> str:
+        if found[2] is None:
+            return found[1] or ""
+        return '"' + found[2].replace("\\'", "'").replace('"', '\\"') + '"'
+
+    return _LENIENT.sub(strict, text)
 
 
 def _hash_files(*_: Value) -> Value:
