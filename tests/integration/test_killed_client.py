@@ -21,7 +21,7 @@ from tests.parts.processes import command_lines, files_named, with_variable
 until = support.until
 
 HOSTS = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true, workspace: WORKSPACE}}\n"
-SHORT = "from ci_tasks.hosts import provision; provision._CLIENT_SECONDS = 1.0"
+SHORT = "from ci_tasks.planning import planner; planner._CLIENT_SECONDS = 1.0"
 
 
 class Place:
