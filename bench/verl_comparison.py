@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from statistics import fmean, stdev
 
 from ci_tasks.trials.rules import CANNOT_TELL, ERROR, NOT_WORSE, WORSE, Metrics, Outcome, TrialVerdict
@@ -97,25 +98,32 @@ def measure(case: Case, planned: int, drop: float, runs: int, chance: random.Ran
     return {**{word: counts[word] / runs for word in (NOT_WORSE, WORSE, CANNOT_TELL)}, "pairs": used / runs}
 
 
-def main() -> int:
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    arguments.add_argument("--runs", type=int, default=2000)
-    arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--case", default="", help="only cases whose names contain this")
-    given = arguments.parse_args()
-    limit = ERROR + 3 * math.sqrt(ERROR * (1 - ERROR) / given.runs)
-    worst = 0.0
-    for case in (case for case in CASES if given.case in case.name):
-        for planned in PAIRS:
-            for drop in DROPS:
-                chance = random.Random(f"{given.seed} {case.name} {planned} {drop}")
-                shares = measure(case, planned, drop, given.runs, chance)
-                wrong = shares[NOT_WORSE] if drop >= MARGIN else shares[WORSE] if not drop else 0.0
-                worst = max(worst, wrong)
-                line = {"case": case.name, "pairs_planned": planned, "drop": drop, **shares, "wrong": wrong}
-                print(json.dumps({key: round(v, 4) if isinstance(v, float) else v for key, v in line.items()}))
-    print(json.dumps({"worst_wrong": round(worst, 4), "allowed": ERROR, "with_scatter": round(limit, 4)}))
+def read_options(doc: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=doc.split("\n", 1)[0])
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--case", default="", help="only cases whose names contain this")
+    return parser.parse_args()
+
+
+def conclude(worst: float, allowed: float, runs: int) -> int:
+    """Print how often the worst case is wrong; 1 if that is more than the simulation's own scatter explains."""
+    limit = allowed + 3 * math.sqrt(allowed * (1 - allowed) / runs)
+    print(json.dumps({"worst_wrong": round(worst, 4), "allowed": allowed, "with_scatter": round(limit, 4)}))
     return int(worst > limit)
+
+
+def main() -> int:
+    options, worst = read_options(__doc__), 0.0
+    for case, planned, drop in product(CASES, PAIRS, DROPS):
+        if options.case in case.name:
+            chance = random.Random(f"{options.seed} {case.name} {planned} {drop}")
+            shares = measure(case, planned, drop, options.runs, chance)
+            wrong = shares[NOT_WORSE] if drop >= MARGIN else shares[WORSE] if not drop else 0.0
+            worst = max(worst, wrong)
+            figures = {key: round(value, 4) for key, value in {**shares, "wrong": wrong}.items()}
+            print(json.dumps({"case": case.name, "pairs_planned": planned, "drop": drop, **figures}), flush=True)
+    return conclude(worst, ERROR, options.runs)
 
 
 if __name__ == "__main__":

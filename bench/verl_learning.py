@@ -1,6 +1,6 @@
 """How often one training of level 5 is said to show a learning signal that it has not, and how often one that it has.
 
-    python bench/verl_learning.py [--runs 2000] [--seed 1]
+    python bench/verl_learning.py [--runs 2000] [--seed 1] [--case drop]
 
 A curve is the mean reward of 64 answers to 16 prompts a step, as in `bench/verl_comparison.py`: each batch has a
 difficulty, each training a level and a slow drift of its own. `gain` is how far the mean rises, `drop` how far a
@@ -10,17 +10,16 @@ Exit code 1 where what is wrong is shown more often than ERROR by more than the 
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import random
 import sys
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.verl_comparison import Case, curve
+from bench.verl_comparison import Case, conclude, curve, read_options
 from ci_tasks.features.verl.judge.learning import ERROR, MARGIN, REWARD, trend
 from ci_tasks.features.verl.judge.training_log import Metrics
 
@@ -51,25 +50,20 @@ def against(steps: int, drop: float, runs: int, chance: random.Random) -> Counte
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    arguments.add_argument("--runs", type=int, default=2000)
-    arguments.add_argument("--seed", type=int, default=1)
-    given = arguments.parse_args()
-    limit = ERROR + 3 * math.sqrt(ERROR * (1 - ERROR) / given.runs)
-    worst = 0.0
-    for steps in STEPS:
-        for name, values in (("gain", GAINS), ("drop", DROPS)):
-            for value in values:
-                chance = random.Random(f"{given.seed} {steps} {name} {value}")
-                counts = (alone if name == "gain" else against)(steps, value, given.runs, chance)
-                shares = {outcome: round(count / given.runs, 4) for outcome, count in sorted(counts.items())}
-                false = value == 0.0 if name == "gain" else value >= MARGIN
-                right = value == 0.0 if name == "drop" else value > 0
-                wrong = max(shares.get("shown", 0.0) * false, shares.get("contradicted", 0.0) * right)
-                worst = max(worst, wrong)
-                print(json.dumps({"steps": steps, name: value, **shares, "wrong": wrong}), flush=True)
-    print(json.dumps({"worst_wrong": worst, "allowed": ERROR, "with_scatter": round(limit, 4)}))
-    return int(worst > limit)
+    options, worst = read_options(__doc__), 0.0
+    cases = [
+        (name, value) for name, values in (("gain", GAINS), ("drop", DROPS)) if options.case in name for value in values
+    ]
+    for steps, (name, value) in product(STEPS, cases):
+        chance = random.Random(f"{options.seed} {steps} {name} {value}")
+        counts = (alone if name == "gain" else against)(steps, value, options.runs, chance)
+        shares = {outcome: round(count / options.runs, 4) for outcome, count in sorted(counts.items())}
+        false = value == 0.0 if name == "gain" else value >= MARGIN
+        right = value == 0.0 if name == "drop" else value > 0
+        wrong = max(shares.get("shown", 0.0) * false, shares.get("contradicted", 0.0) * right)
+        worst = max(worst, wrong)
+        print(json.dumps({"steps": steps, name: value, **shares, "wrong": wrong}), flush=True)
+    return conclude(worst, ERROR, options.runs)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The probe's hook and the functions of real revisions, which `bench/verl_hooks.py --write` put into a file."""
+"""The probe's hook and the functions of real revisions, which `bench/verl_hooks.py` writes into a file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A training that began, and all that is known of it: what it was asked, what its log said, and what the probe and its
 hook for verl noted from inside. Pure.
 
-`ci_tasks.features.verl.probe_hook` writes the records. `bench/verl_hooks.py` says which of the functions that it
-watches a revision of verl, Megatron-Bridge or Megatron-LM has.
+`ci_tasks.features.verl.probe_hook` writes the records. `tests/features/verl/test_hook_names.py` says which of the
+functions that it watches a revision of verl, Megatron-Bridge or Megatron-LM has.
 """
 
 from __future__ import annotations

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent.probe.evidence import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
+from ci_tasks.agent.probe.evidence import HookEvent, RunEvidence
 from ci_tasks.features.verl.judge.training_run import HOOK, PROVIDES
 from ci_tasks.features.verl.levels.levels import trainings
-from tests.features.verl.judge.conftest import ROOT
+from tests.features.verl.judge.conftest import worker
 
 if TYPE_CHECKING:
     from ci_tasks.features.verl.judge.records import Summary
     from tests.features.verl.judge.conftest import Writer
 
-IMPORTS = (
-    ImportedModule("megatron.bridge", f"{ROOT}/src/megatron/bridge/__init__.py"),
-    ImportedModule("megatron.core", f"{ROOT}/3rdparty/Megatron-LM/megatron/core/__init__.py"),
-)
 MODEL = {
     "provider": "GPTModelProvider", "layers": 16,
     "wrappers": ["DistributedDataParallel", "Float16Module"], "model": "GPTModel",
@@ -43,8 +40,8 @@ def judged(writer: Writer, records: dict[str, list[dict[str, Any]]]) -> Summary:
     events = tuple(
         HookEvent(150.0, HOOK, kind, json.dumps(fields)) for kind, each in records.items() for fields in each
     )
-    process = ProcessEvidence(pid=90, env={"RANK": "0"}, started_at=150.0, imports=IMPORTS, hook_events=events)
     (smoke,) = trainings(writer.request)
+    process = replace(worker(smoke, 150.0), hook_events=events)
     log = writer.preflight() + writer.training(smoke, body=writer.steps(smoke))
     return writer.judged(writer.request, log, evidence=RunEvidence(processes=(process,)))
 

@@ -186,9 +186,6 @@ def test_a_preflight_that_does_not_pass_blocks_and_skips_the_run(text: str, writ
     assert lines(summary)[VARIANTS] == f"Skipped - Megatron-FSDP: not run: {why}"
 
 
-DAEMON = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
-
-
 def test_a_resume_with_another_rollout_passes_with_a_limitation_and_one_with_other_tensors_does_not(
     writer: Writer,
 ) -> None:
