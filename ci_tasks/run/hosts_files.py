@@ -169,10 +169,15 @@ def advice_without_gpu_host(records: Sequence[RunRecord], config: Config) -> lis
     from ci_tasks.config import how_to_add
     from ci_tasks.records import BLOCKED
 
-    blocked = [record for record in records if record.status == BLOCKED and " lacks " in record.reason]
-    if not blocked or config.has_gpu_hosts:
+    reasons = [record.reason for record in records if record.status == BLOCKED and " lacks " in record.reason]
+    if not reasons or config.has_gpu_hosts:
         return []
-    return ["", f"{counted(len(blocked), 'row')} cannot run on this machine. {how_to_add()}"]
+    counts = [int(count) for reason in reasons for count in re.findall(r"(\d+) GPUs", reason)]
+    runtimes = re.findall(r"\b(docker|podman|apptainer) \(", reasons[0])
+    needs = [f"{max(counts, default=0)} GPUs"] * bool(counts) + runtimes[:1]
+    has = "neither" if len(needs) == 2 else "none" if counts else "no such thing"
+    rows = f"{counted(len(reasons), 'row')} need{'s' if len(reasons) == 1 else ''}"
+    return ["", f"{rows} {' and '.join(needs) or 'what is missing'}; this machine has {has}. {how_to_add()}"]
 
 
 def users_hosts() -> Path:
