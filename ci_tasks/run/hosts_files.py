@@ -175,9 +175,11 @@ def advice_without_gpu_host(records: Sequence[RunRecord], config: Config) -> lis
     counts = [int(count) for reason in reasons for count in re.findall(r"(\d+) GPUs", reason)]
     runtimes = re.findall(r"\b(docker|podman|apptainer) \(", reasons[0])
     needs = [f"{max(counts, default=0)} GPUs"] * bool(counts) + runtimes[:1]
+    if not needs:
+        return []
     has = "neither" if len(needs) == 2 else "none" if counts else "no such thing"
     rows = f"{counted(len(reasons), 'row')} need{'s' if len(reasons) == 1 else ''}"
-    return ["", f"{rows} {' and '.join(needs) or 'what is missing'}; this machine has {has}. {how_to_add()}"]
+    return ["", f"{rows} {' and '.join(needs)}; this machine has {has}. {how_to_add()}"]
 
 
 def users_hosts() -> Path:

@@ -199,6 +199,7 @@ DOCKER = "docker (not on PATH)"
         (["4 GPUs (found 0)", "8 GPUs (found 0)"], "", "2 rows need 8 GPUs; this machine has none. Add a host"),
         ([DOCKER], "", "1 row needs docker; this machine has no such thing. Add a host"),
         (["8 GPUs (found 0)"], "hosts: {box: {kind: ssh, address: box}}", None),
+        (["GPUs for this checkout: simulated ones serve the sample only"], "", None),
         ([], "", None),
     ],
 )

@@ -37,7 +37,7 @@ def setup(options: SetupOptions) -> int:
     def confirm(plan: str) -> bool:
         print(f"\n{plan}", flush=True)
         if not options.yes and not may_ask:
-            raise UsageError("nothing was installed: there is no terminal to ask at", hint="`--yes` agrees")
+            raise UsageError("nothing was installed: without a terminal, setup needs --yes", hint="add `--yes`")
         return options.yes or input("Continue? [Y/n] ").strip().lower() in ("", "y", "yes")
 
     with people_read_stderr(options.json):

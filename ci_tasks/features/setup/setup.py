@@ -71,7 +71,7 @@ def set_up(
     overrides = merged(each for each in (*of_index, *of_torch) if (each.job, each.step) not in own)
     costs = f"about {_COSTS[torch]} minutes{', since only CUDA wheels of torch were found' if torch == CUDA else ''}"
     records: Sequence[RunRecord] = []
-    if confirm(f"CI's install steps of {label} run here: {costs}. What they need beside goes to {shown(file)}."):
+    if confirm(f"CI's install steps of {label} run here: {costs}. Overrides that they need go to {shown(file)}."):
         overrides, records = _try_rows(source, config, rows, overrides, count)
     installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
     status = overall([record.status for record in records]) if records else CANCELLED

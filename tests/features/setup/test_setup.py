@@ -54,7 +54,7 @@ def test_without_a_terminal_and_yes_nothing_is_installed(newcomer: Any) -> None:
     refused = newcomer.ci_tasks("setup", "--rows", "1")
     assert refused.code == 2
     assert "CI's install steps of cpu-unittest run here: about 1 GB and 1 to 5 minutes" in refused.out
-    assert "`--yes` agrees" in refused.err
+    assert "without a terminal, setup needs --yes" in refused.err
     assert not newcomer.file.exists() and not files_named("log", newcomer.home)
 
 
