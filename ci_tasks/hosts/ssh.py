@@ -47,6 +47,7 @@ class SSHConnection:
         self._base: socket.socket | None = None
         self._proxy: subprocess.Popen[bytes] | None = None
         self._clients: list[Any] = []  # paramiko's, of the gateways and of the host
+        self._closed = 0  # times
 
     @property
     def _transport(self) -> Any:
@@ -95,6 +96,7 @@ class SSHConnection:
         return subprocess.call([*ssh_words(self._address, *terminal, *options), command])
 
     def close(self) -> None:
+        self._closed += 1
         if self._base is not None:
             # First, and whatever state it is in: nothing that paramiko still wants to say can block from here on.
             with contextlib.suppress(OSError):
@@ -128,13 +130,17 @@ class SSHConnection:
 
     def _connect(self) -> None:
         self.close()
+        closed = self._closed
         try:
             for server in (*self.target.jumps, self.target):
                 self._connect_server(server)
-        except BaseException:
+            self._transport.set_keepalive(_KEEPALIVE_S)
+        except BaseException as error:
+            was_ended = self._closed != closed and isinstance(error, Exception)
             self.close()
+            if was_ended:  # by another thread: what it met says nothing of the host
+                raise LinkDied(f"{self._name}: the connection was lost") from error
             raise
-        self._transport.set_keepalive(_KEEPALIVE_S)
 
     def _connect_server(self, target: SSHTarget) -> None:
         """Connect to the next server on the way. Raises Blocked."""
@@ -205,12 +211,12 @@ class SSHConnection:
                 self._proxy = subprocess.Popen(shell, stdin=end, stdout=end, start_new_session=True)
             return self._base
         try:
-            self._base = socket.create_connection((target.host, target.port), target.connect_timeout)
+            base = self._base = socket.create_connection((target.host, target.port), target.connect_timeout)
         except (OSError, UnicodeError) as error:  # the second one for a part that is empty or too long for a name
             raise unreachable(target, error) from error
-        self._base.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._base.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _KEEPALIVE_S)
-        return self._base
+        base.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        base.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _KEEPALIVE_S)
+        return base
 
 
 class _GatewayChannel:

@@ -6,6 +6,7 @@ import errno
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import paramiko
 import pytest
 
 from ci_tasks.hosts import ssh
-from ci_tasks.hosts.ssh import SSHKeys
+from ci_tasks.hosts.ssh import SSHConnection, SSHKeys
 from ci_tasks.hosts.ssh_config import HostKey, SSHTarget
+from ci_tasks.hosts.transport import LinkDied
+from tests.fixtures import until
 
 BOX = SSHTarget("box", "box.example.com", 2222, "alice", known_hosts=("/known",))
 KEY, NAME = HostKey("ssh-ed25519", "a2V5"), "[box.example.com]:2222"
@@ -152,3 +155,19 @@ def test_keys_that_cannot_be_offered_are_named_with_the_reason(tmp_path: Path) -
     assert server.offered == [public]
     assert keys.unusable == [str(secret), str(broken)]
     assert keys.wanted == ["publickey", "password"]
+
+
+def test_a_connection_that_is_closed_while_it_is_made_is_lost_and_says_nothing_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kept connection is used by several commands: the failure of one closes it for all."""
+    begun = tmp_path / "begun"
+    (tmp_path / "config").write_text(f"Host box\n  ProxyCommand sh -c 'touch \"{begun}\"; sleep 60'\n")
+    monkeypatch.setenv("CI_TASKS_SSH_CONFIG", str(tmp_path / "config"))
+    connection = SSHConnection("box")
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(connection.open, "true")
+        until(begun.exists, "it connects")
+        connection.close()
+        with pytest.raises(LinkDied, match="the connection was lost"):
+            opening.result()
