@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, replace
 from typing import Any
 
-from ci_tasks import yaml_lines
+from ci_tasks import resources, yaml_lines
 from ci_tasks.agent.containers.docker_argv import BRIDGE, PULLS, RUNTIMES
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import ConfigError, UnknownName, UsageError, did_you_mean
@@ -131,7 +131,7 @@ class Config:
         return any(spec.kind != "local" for spec in self.hosts.values())
 
     def _unknown(self, name: str, valid: Sequence[str]) -> UnknownName:
-        error = UnknownName("host", name, valid, where=self.file)
+        error = UnknownName("host", name, valid, where="" if self.file == BUILT_IN else self.file)
         error.hint += "" if self.has_gpu_hosts else f"\n{how_to_add(name)}"
         return error
 
@@ -153,7 +153,7 @@ def how_to_add(host: str = "h100a") -> str:
     """What to write for a host that hosts.yaml does not have."""
     name = host if _NAME.fullmatch(host) else "h100a"
     keys = f"{{kind: ssh, address: {name}.example.com, runtime: docker}}"
-    return f"Add a host to ~/.config/ci-tasks/hosts.yaml:\nhosts:\n  {name}: {keys}"
+    return f"Add a host to {resources.shown(resources.users_hosts())}:\nhosts:\n  {name}: {keys}"
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,17 @@ def user_directory(kind: Literal["state", "config", "cache"]) -> Path:
     return Path(named if os.path.isabs(named) else _XDG_DEFAULTS[kind], "ci-tasks").expanduser()
 
 
+def users_hosts() -> Path:
+    """The user's own file, which need not be there."""
+    return user_directory("config") / "hosts.yaml"
+
+
+def shown(file: Path) -> str:
+    """The path as a person would write it."""
+    text, home = str(file), os.path.expanduser("~")
+    return f"~{text.removeprefix(home)}" if home != "/" and text.startswith(f"{home}/") else text
+
+
 def make_home() -> Path:
     """The same directory, which is there now; nobody else may enter one that is made here: logs are in it."""
     path = home()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.config import Config, ConfigLayer, HostSpec, Override, includes, read
+from ci_tasks.config import BUILT_IN_LAYER, Config, ConfigLayer, HostSpec, Override, includes, read, read_layers
 from ci_tasks.errors import ConfigError, UnknownName
 from tests.parts.cases import cases
 
@@ -122,6 +122,17 @@ def test_without_a_gpu_host_an_unknown_one_comes_with_what_to_add(name: str, add
         read("hosts: {local: {kind: local}}").select_hosts(name)
     text = caught.value.hint.partition("hosts.yaml:\n")[2]
     assert read(text).hosts[added].kind == "ssh"
+
+
+def test_what_to_add_names_the_users_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/elsewhere")
+    with pytest.raises(UnknownName) as caught:
+        read_layers([BUILT_IN_LAYER]).select_hosts("h100a")
+    assert str(caught.value).splitlines()[:3] == [
+        "unknown host 'h100a'",
+        "valid: local, sim",
+        "Add a host to /elsewhere/ci-tasks/hosts.yaml:",
+    ]
 
 
 ERRORS = CASES["errors"]

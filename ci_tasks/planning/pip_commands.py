@@ -92,6 +92,7 @@ def _requirements(arguments: str) -> Iterator[str]:
 # -- commands that failed ----------------------------------------------------------------------------------------------
 
 _NOT_FOUND = re.compile(r"(?:satisfies the requirement|No matching distribution found for) ([^\s;]+)")
+_ASKED_BY = re.compile(r"satisfies the requirement \S+ \(from (?!versions:)(?:[^()]*->)?([^()>]+)\)")
 _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
 _UNLIKE_JSON = re.compile("[\x7f-\xa0\u2028\u2029\ufeff]")  # as YAML reads them
 
@@ -104,6 +105,8 @@ def suggested_override(text: str, job: Job, overrides: Sequence[Override]) -> Ov
         return None
     name, listed = name_of(not_found[1]), _VERSIONS.search(text)
     versions = re.findall(r"[^\s,]+", listed[1]) if listed and listed[1] != "none" else []
+    if (asked_by := _ASKED_BY.search(text)) and not versions:  # of a package that a requirement of the step needs
+        name = name_of(asked_by[1])
     for step in job.steps:
         if any(override.step == step.name and override.job == job.id for override in overrides):
             continue

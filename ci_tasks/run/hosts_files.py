@@ -58,7 +58,7 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
     layers, notices = [BUILT_IN_LAYER], []
     for file in _files():
         content, text = _read(file)
-        layer = ConfigLayer(text, shown(file), overrides_only=_in_checkout(file, checkouts or (None,)))
+        layer = ConfigLayer(text, resources.shown(file), overrides_only=_in_checkout(file, checkouts or (None,)))
         if layer.overrides_only and not _trust_record(content).exists():
             notices.append(
                 f"{layer.file} is part of the checkout and does not count: its content is not trusted yet. "
@@ -81,15 +81,17 @@ def _included(name: str, file: Path, notices: list[str], checkouts: Sequence[str
 
     path = file.resolve().parent / Path(name).expanduser()
     is_address = re.match(_ADDRESS, name) is not None
-    label = known_secrets.masked_with_forms(name) if is_address else shown(path)
+    label = known_secrets.masked_with_forms(name) if is_address else resources.shown(path)
     if re.match(_LOGIN, name):  # git would pass it on as an argument, which everybody on this machine can read
         raise ConfigError("include must not contain a login", file=label, hint="git's credential helper may have it")
     if not is_address and _in_checkout(path, checkouts or (None,)):
-        hint = f"copy it to where {shown(file)} is"
+        hint = f"copy it to where {resources.shown(file)} is"
         raise ConfigError("it is part of the checkout, which gives overrides alone", file=label, hint=hint)
     layer = ConfigLayer(_fetched(name, label, notices) if is_address else _read(path)[1], label)
     if includes(layer):
-        raise ConfigError("a file that is included includes no other", file=layer.file, hint=f"{shown(file)} may")
+        raise ConfigError(
+            "a file that is included includes no other", file=layer.file, hint=f"{resources.shown(file)} may"
+        )
     return layer
 
 
@@ -147,7 +149,7 @@ def trust(checkout: str | None) -> tuple[str, str]:
     record = _trust_record(content)
     record.parent.mkdir(mode=0o700, exist_ok=True)
     record.write_text(f"{files[0].resolve()}\n", encoding="utf-8", errors="surrogateescape")
-    return shown(files[0]), text
+    return resources.shown(files[0]), text
 
 
 def list_hosts(config: Config) -> list[ListedHost]:
@@ -182,15 +184,10 @@ def advice_without_gpu_host(records: Sequence[RunRecord], config: Config) -> lis
     return ["", f"{rows} {' and '.join(needs)}; this machine has {has}. {how_to_add()}"]
 
 
-def users_hosts() -> Path:
-    """The user's own file, which need not be there."""
-    return resources.user_directory("config") / _NAME
-
-
 def _files() -> Iterator[Path]:
     """The files that are there, the later ones over the earlier; each once. Raises ConfigError."""
     named = os.environ.get(HOSTS_ENV)
-    files = [users_hosts(), Path(_NAME), *([Path(named).expanduser()] if named else [])]
+    files = [resources.users_hosts(), Path(_NAME), *([Path(named).expanduser()] if named else [])]
     if named and not files[-1].is_file():
         raise ConfigError("there is no such file", file=str(files[-1]), hint=f"{HOSTS_ENV} names it")
     places = {file.resolve(): file for file in files if file.is_file()}  # one that is named twice keeps its first place
@@ -239,9 +236,3 @@ def _decoded(content: bytes, file: str) -> str:
         line = content.count(b"\n", 0, error.start) + 1
         byte = f"byte 0x{content[error.start]:02x}"
         raise ConfigError(f"not UTF-8: {byte}", file=file, line=line, hint="save it as UTF-8") from None
-
-
-def shown(file: Path) -> str:
-    """The path as a person would write it."""
-    text, home = str(file), os.path.expanduser("~")
-    return f"~{text.removeprefix(home)}" if home != "/" and text.startswith(f"{home}/") else text

@@ -70,6 +70,10 @@ PROBLEMS: list[tuple[str, Override | None]] = [
     # CI's own index is not reached from here.
     (NONE.format("torch==2.9.1+cu128"), Override("cpu", "Torch", pip_index="default")),
     ("No matching distribution found for torch==2.9.1+cu128", Override("cpu", "Torch", pip_index="default")),
+    # Nor for a package that the requirement needs.
+    (NONE.format("filelock (from torch)"), Override("cpu", "Torch", pip_index="default")),
+    (NONE.format("zipp>=3 (from importlib-metadata>=4->torch==2.9.1)"), Override("cpu", "Torch", pip_index="default")),
+    (NONE.format("zipp>=3 (from pytest)"), None),
     # It is reached, but has no such version.
     (SOME.format("torch==2.9.1+cu128"), Override("cpu", "Torch", replace={"torch==2.9.1+cu128": "torch==2.9.1"})),
     (SOME.format("ray==2.40.0"), None),  # no version of that series

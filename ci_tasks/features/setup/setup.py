@@ -17,9 +17,10 @@ from ci_tasks.planning.pip_commands import entry, install_commands, merged, sugg
 from ci_tasks.planning.planner import wanted_python
 from ci_tasks.planning.tested_files import only_defines_tests
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
+from ci_tasks.resources import shown, users_hosts
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
 from ci_tasks.run.find_rows import list_jobs
-from ci_tasks.run.hosts_files import open_config, shown, users_hosts
+from ci_tasks.run.hosts_files import open_config
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.run.results_table import print_results
