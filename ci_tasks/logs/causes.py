@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -71,7 +72,10 @@ def next_command(triage: Triage, source: str) -> str:
     log = "FILE" if source == "-" else shlex.quote(source)
     tests = [test.partition(" (")[0].partition("[")[0] for test in triage.tests if ".py::" in test]
     only = "".join(f" --test {shlex.quote(test)}" for test in tests) if len(triage.tests) <= _FEW_TESTS else ""
-    return {FAILED: f"ci-tasks reproduce {option} {log}{only}", BLOCKED: "ci-tasks doctor"}.get(triage.verdict, "")
+    first, *others = [name for names in triage.jobs for name in re.split(r", (?![^(]*\))", names)] or [""]
+    job = f" --job {shlex.quote(first)}" if others else ""  # of several that failed, `reproduce` asks for one
+    blocked = "start the job again; `ci-tasks doctor --host H` if it ran on a host of yours"
+    return {FAILED: f"ci-tasks reproduce {option} {log}{job}{only}", BLOCKED: blocked}.get(triage.verdict, "")
 
 
 def group_of(cause: str) -> str:

@@ -48,6 +48,17 @@ def test_the_next_command_takes_a_url_as_one_and_asks_for_a_file_of_what_was_pip
         assert triage(FOUND, source).splitlines()[-1] == f"next: ci-tasks reproduce {words}"
 
 
+def test_the_next_command_names_one_of_several_jobs_and_what_to_do_if_the_code_is_not_to_blame() -> None:
+    for jobs, words in {
+        ("unit (8, a.py), unit (8, b.py)", "image"): "--log a.zip --job 'unit (8, a.py)'",
+        ("a, b",): "--log a.zip --job a",
+        ("unit (8, a.py)",): "--log a.zip",
+    }.items():
+        found = replace(FOUND, jobs=dict.fromkeys(jobs, "failed"))
+        assert triage(found, "a.zip").splitlines()[-1] == f"next: ci-tasks reproduce {words}"
+    assert "next: start the job again; " in triage(replace(FOUND, verdict="blocked"), "a.zip")
+
+
 def test_runs_are_counts_the_rows_that_did_not_pass_and_the_first_failure() -> None:
     passed = RunRecord("20261122-1-ckpt.02", "ckpt", "sync", "h100a", "passed")
     lines = runs("20261122-1-ckpt", [passed, RECORD]).splitlines()
