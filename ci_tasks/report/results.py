@@ -12,7 +12,8 @@ from ci_tasks.logs.causes import NOTHING, UNKNOWN
 from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Evidence, GpuUse, RunRecord, epoch_seconds
 from ci_tasks.report.table import Table, duration, paragraph
 
-_MAX_CELL = 60  # characters of what CI has, and of what is here
+_MAX_CELL = 120  # characters of what CI has, and of what is here
+_REPEATED = 60  # a longer reason that several rows have in turn is printed once
 GPU_HEADING = "GPUs while rows ran:"
 _MOST_ODDITIES = 4  # of a row's GPUs
 _MAX_REASON = 300  # characters; the record has all of it
@@ -126,7 +127,7 @@ def reasons_once(body: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """A long reason that the row above has too, such as what a machine lacks, is not said again."""
     above = ["", *(line[-1] for line in body)]
     return [
-        (*line[:-1], "as above" if len(line[-1]) > _MAX_CELL and line[-1] == before else line[-1])
+        (*line[:-1], "as above" if len(line[-1]) > _REPEATED and line[-1] == before else line[-1])
         for line, before in zip(body, above, strict=False)
     ]
 

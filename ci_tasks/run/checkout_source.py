@@ -141,8 +141,10 @@ def _no_workflow(path: Path, rev: str | None, why: str) -> CheckoutError:
     if is_bare(path):
         return no_repository(path)
     files = ", ".join(workflow_files(path, rev))
-    hint = f"--workflow FILE picks one of: {files}" if files else "it has no workflow at all: is it the right one?"
-    return CheckoutError(f"{path} {why}", hint=hint)
+    if not files:
+        where = f".github/workflows{f' at {rev}' if rev else ''}"
+        return CheckoutError(f"{path} has no workflow in {where}", hint="is it the checkout? --repo DIR names another")
+    return CheckoutError(f"{path} {why}", hint=f"--workflow FILE picks one of: {files}")
 
 
 def _text(path: Path, rev: str | None, name: str) -> str | None:

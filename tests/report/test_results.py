@@ -122,6 +122,11 @@ def test_long_scripts_and_messages_of_several_lines_take_one_line() -> None:
     assert here.endswith("something \\ y"), "what is another at the end is seen"
 
 
+def test_our_own_sentence_is_not_cut() -> None:
+    text = "Python processes note what they import, how they fail and how they end; torch's flight recorder is on"
+    assert "left out" not in "".join(deviations([record("a", deviations=[differs("probe", "none", text)])]))
+
+
 def test_what_was_so_in_the_last_run_is_counted_and_rows_that_never_began_have_none() -> None:
     records = [
         record("a", deviations=[differs(), differs("image")]),

@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 
 from ci_tasks import resources
-from ci_tasks.run.checkout_source import REPO_ENV, SAMPLE, find_checkout
+from ci_tasks.errors import CheckoutError
+from ci_tasks.run.checkout_source import REPO_ENV, SAMPLE, find_checkout, open_source
 
 OTHER_PROJECT = ".github/workflows/gpu.yml"
 SLIME = ".github/workflows/pr-test.yml"
+
+
+def test_a_directory_without_workflows_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CheckoutError) as caught:
+        open_source(str(tmp_path))
+    assert str(caught.value).startswith(f"{tmp_path} has no workflow in .github/workflows\n")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ RUNS_NOTHING = LintRule("runs-nothing", ERROR, "CI runs `python FILE`, which def
 NO_NUM_GPUS = LintRule("no-num-gpus", ERROR, "that job reads from this line how many GPUs the file needs")
 UNREGISTERED = LintRule("unregistered", WARNING, "no label runs it, except for pull requests that add or modify it")
 UNREACHABLE = LintRule("unreachable", WARNING, "CI never runs it, not even for a pull request that changes it")
-UNKNOWN_LABEL = LintRule("unknown-label", ERROR, "a contributor adds it, and no job runs that would not run without it")
+UNKNOWN_LABEL = LintRule("unknown-label", ERROR, "a contributor adds it to a pull request, and it starts no job")
 NO_TIMEOUT = LintRule("no-timeout", WARNING, "a hang holds GPUs for 6 hours, on a self-hosted runner for up to 5 days")
 MOVING_IMAGE = LintRule(
     "moving-image", WARNING, "the same commit runs other code tomorrow, and a failure cannot be reproduced"
