@@ -10,7 +10,7 @@ import pytest
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.records import Evidence, GpuUse, RunRecord
-from ci_tasks.report.results import deviations, evidence, gpu_oddities, summary, table
+from ci_tasks.report.results import deviations, evidence, gpu_oddities, reason_with_attempts, summary, table
 
 NOTHING = {"kind": "none", "tests": 0, "failures": 0, "skipped": 0, "steps": 0}
 
@@ -125,6 +125,13 @@ def test_long_scripts_and_messages_of_several_lines_take_one_line() -> None:
 def test_our_own_sentence_is_not_cut() -> None:
     text = "Python processes note what they import, how they fail and how they end; torch's flight recorder is on"
     assert "left out" not in "".join(deviations([record("a", deviations=[differs("probe", "none", text)])]))
+
+
+def test_the_path_of_a_log_in_a_reason_is_not_cut() -> None:
+    reason = (
+        f"the install steps ended with 1: {'x' * 100} (log /{'d' * 150}/log); this override would fix it: {'y' * 90}"
+    )
+    assert reason_with_attempts(record("a", "blocked", reason=reason)) == reason
 
 
 def test_what_was_so_in_the_last_run_is_counted_and_rows_that_never_began_have_none() -> None:
