@@ -38,7 +38,7 @@ _FULL = re.compile(
     r"|unable to write (?:file|new index)[^:]*$"
 )
 _TEMPORARY = "ci-tasks-git-"  # then the pid
-_LEFT_SECONDS = 3600.0  # a container that shares the temporary directory has pids of its own
+_LEFT_SECONDS = 86400.0  # a container or another machine that shares the temporary directory has pids of its own
 # Outranks every other file with attributes.
 _AS_ON_DISK = b"* -text !eol !filter !ident !working-tree-encoding\n"
 
@@ -168,8 +168,9 @@ def make_repository(git_dir: str, form: str = SHA1, more_config: str = "") -> No
 
 def make_temporary_directory() -> str:
     """A directory for a repository that goes with this process. Those of processes that were killed are removed."""
-    top = os.environ.get("TMPDIR") or "/tmp"  # not by `tempfile`: a command that only looks has to start quickly
-    for entry in os.scandir(top):
+    top = os.environ.get("TMPDIR", "")  # not by `tempfile`: a command that only looks has to start quickly
+    top = top if os.path.isdir(top) and os.access(top, os.W_OK) else "/tmp"
+    for entry in os.scandir(top) if os.access(top, os.R_OK) else ():
         with suppress(OSError):
             may_run = not entry.name.startswith(_TEMPORARY) or os.path.exists("/proc/" + entry.name.split("-")[3])
             if not may_run and entry.stat(follow_symlinks=False).st_mtime < time.time() - _LEFT_SECONDS:
