@@ -3,6 +3,7 @@ them. The token goes to the API of its own host alone."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -56,7 +57,7 @@ _PAGES = (
 )
 _TIMEOUTS = (15.0, 60.0)  # seconds to connect, and between bytes
 _GH_TIMEOUT = 15.0  # seconds; it may ask a keyring, which may ask the person
-_CHUNK_BYTES = 1 << 18
+_CHUNK_BYTES, _JSON_CHUNKS = 1 << 18, 256
 _MOST_REDIRECTS, _PAGE_SIZE = 5, 100
 _MAX_RUNS = 300  # of a commit
 _HEADERS = {
@@ -194,7 +195,7 @@ class GitHubClient:
     def json(self, path: str, subject: str, **params: str | int) -> Any:
         """The JSON at `path`; `subject` names it in messages, as in "run 7 of o/r"."""
         with self._response(path, subject, params) as response:
-            return response.json()
+            return _json(response)
 
     def download(self, path: str, subject: str) -> BinaryIO:
         """The whole log at `path`, as a temporary file."""
@@ -226,7 +227,7 @@ class GitHubClient:
         """What an unsuccessful answer means. A rate limit is one with 403 or 429, as GitHub documents it."""
         status, headers, message = response.status_code, response.headers, ""
         with suppress(exceptions.RequestException):
-            message = text_at(response.json(), "message")
+            message = text_at(_json(response), "message")
         quoted = f", {message[:200]!r}" if message else ""
         login = "gh auth login" + (f" --hostname {self._host}" if self._host != GITHUB else "")
         sign_in = f"set {token_variables(self._host)[0]} to a token that may read actions, or `{login}`"
@@ -255,11 +256,20 @@ class GitHubClient:
         return Blocked(f"{self._host} answered {status} for {subject}{quoted}", hint=hint)
 
 
+def _json(response: requests.Response) -> Any:
+    """The JSON of a response, of which no more is read than the API ever sends. Raises RequestException."""
+    content = b"".join(islice(response.iter_content(_CHUNK_BYTES), _JSON_CHUNKS))
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise exceptions.InvalidJSONError(str(error)) from None
+
+
 def _connection_error(error: exceptions.RequestException, host: str) -> CiTasksError:
     """The error for a request without a response. It repeats no URL: signatures and logins are part of them."""
     if isinstance(error, (exceptions.InvalidProxyURL, exceptions.InvalidSchema)):
         return UsageError("the proxy of the environment cannot be used", hint="correct HTTPS_PROXY")
-    if isinstance(error, exceptions.JSONDecodeError):
+    if isinstance(error, exceptions.InvalidJSONError):
         return Blocked(f"{host} did not answer with JSON", hint="a proxy or a login page may interfere")
     if "certificate" in str(error).lower():
         hint = "REQUESTS_CA_BUNDLE names a file with that of a proxy between; or is the clock wrong?"
