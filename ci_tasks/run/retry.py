@@ -149,9 +149,12 @@ def _run_again(plan: Plan, more: str = "") -> str:
 
 
 def _forget_kept(id: str) -> None:
-    """Nothing is left of the run, and of those that it went on from."""
+    """Nothing is left of the run, and of those that it went on from, as far as they are known here."""
     while id:
-        ((_, run),) = store.find(id)
+        try:
+            ((_, run),) = store.find(id)
+        except UsageError:  # `clean` has removed it
+            return
         status = read_status_if_readable(run)
         write_record(run.status, replace(status, kept=None, sequence=status.sequence + 1))
         id = read_plan(run).retry_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -103,6 +104,16 @@ def test_the_failed_step_and_those_after_it_run_again_with_the_edit_in_the_kept_
     said = someone.ci_tasks("retry", id)
     assert (said.code, "was not kept" in said.err) == (2, True), said.err
     assert " --keep`" in said.err  # inside of the command to type
+
+
+def test_a_retry_that_passed_says_so_though_the_record_of_the_first_run_is_gone(someone: Any) -> None:
+    id = fail(someone, "box")
+    assert someone.ci_tasks("retry", "last", "--keep").code == 1
+    shutil.rmtree(someone.home / "runs" / id.partition(".")[0])
+    someone.write("tests/job.sh", PASSES)
+    said = someone.ci_tasks("retry", "last")
+    assert (said.code, said.err) == (0, ""), said.out + said.err
+    assert workspaces(someone) == []
 
 
 def test_a_file_of_the_checkout_that_the_job_has_changed_is_an_error_that_names_it(someone: Any, host: str) -> None:
