@@ -296,8 +296,8 @@ def _chain(run: RunProcesses) -> Finding | None:
         return None
     way = max(ways, key=len)
     last = way[-1]
-    if last.wait.kind == waits.POLL or last.process.program in CLIENTS:
-        return None  # an idle server, or a client of what was not seen
+    if last.wait.kind in (waits.POLL, waits.CHILD) or last.process.program in CLIENTS:
+        return None  # an idle server, or one that waits for what was not seen
     before = [thread for thread in way if thread.process is not last.process][-1]
     does = f"computes: {last.wait.text or last.process.program}" if last.wait.kind == waits.COMPUTES else last.does
     why = f"{before.process.name} waits for {last.process.name}: {before.where}; {last.process.name}: {does}"

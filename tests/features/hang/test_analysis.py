@@ -181,6 +181,17 @@ def test_whoever_computes_while_the_log_is_silent_has_not_stalled(
     assert words in hang.reason
 
 
+def test_a_shell_whose_children_come_and_go_is_no_hang() -> None:
+    """Only processes of both looks are seen: the child that the last shell waits for is another one by then."""
+    wait = "61 0xffffffff 0x7ffe 0x0 0x0 0x0 0x0"
+    shells = [
+        ProcessFacts(pid, pid - 1, argv=("bash",), state="S", threads=(ThreadFacts(pid, "S", "do_wait", wait),))
+        for pid in (8, 9)
+    ]
+    hang = analyse_hang(facts(*shells))
+    assert hang.outcome == NOT_DETERMINED, hang.reason
+
+
 def test_the_answer_names_groups_and_what_could_not_be_had() -> None:
     seen = facts(*ALL[:3], rank(3, *QUEUE), could_not=("NCCL: no answer",))
     lines = hang_lines(analyse_hang(seen), "b.01", "/runs/b/01/hang/stacks.txt")
