@@ -26,7 +26,7 @@ from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
 from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir, machine_environment
 from ..slurm import job_file
-from ..trees.git import SHA1, SHA256, StoreError, form_of
+from ..trees.git import FULL_ERRORS, SHA1, SHA256, DiskFull, StoreError, form_of
 from ..trees.store import TreeStore
 from ..trees.workspace import NotKept, forget, prune
 from . import bundle, messages
@@ -55,9 +55,16 @@ def respond(session: ServeSession, message: ClientMessage) -> Response:
         handler = getattr(session, message.request.do)
         return Response(message.id, handler(message.request) or Result())
     except _EXPECTED as error:
-        return Response(message.id, error=str(error), code=getattr(error, "code", "failed"))
+        return Response(message.id, error=explained(error), code=getattr(error, "code", "failed"))
     except Exception as bug:
         return Response(message.id, error=repr(bug), code="failed", traceback=traceback.format_exc())
+
+
+def explained(error: Exception) -> str:
+    """The message for a person."""
+    if isinstance(error, OSError) and error.errno in FULL_ERRORS:
+        return str(DiskFull(error.strerror))
+    return str(error)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from ..records import SlurmJob, Status
 from ..slurm import job_file
 from . import frames
 from .messages import ClientMessage, Follow, FollowedRun, Hello, HostMessage, Receive, Response, RunUpdate, StartRun
-from .requests import IN_ORDER, BadRequest, ServeSession, respond
+from .requests import IN_ORDER, BadRequest, ServeSession, explained, respond
 
 if TYPE_CHECKING:
     from ..slurm.session import SlurmSession
@@ -313,7 +313,9 @@ class Server:
             self.packs[message.id].write(chunk)
         except OSError as error:
             self.incoming = None  # the rest of it is ignored
-            self._refuse(message.id, "store", error)
+            if message.id in self.packs:
+                self.packs.pop(message.id).close()  # the disk is free again
+            self._refuse(message.id, "store", explained(error))
         else:
             if not chunk:
                 self.incoming = None

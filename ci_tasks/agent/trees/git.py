@@ -7,6 +7,7 @@ nothing, since `info/attributes` of our directories outranks every other file: a
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -37,6 +38,7 @@ _FULL = re.compile(
     r"(?m)No space left on device|Out of diskspace|Disk quota exceeded|File too large"
     r"|unable to write (?:file|new index)[^:]*$"
 )
+FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY = "ci-tasks-git-"  # then the pid
 _LEFT_SECONDS = 86400.0  # a container or another machine that shares the temporary directory has pids of its own
 # Outranks every other file with attributes.

@@ -6,7 +6,6 @@ the client sends everything again.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import time
@@ -15,7 +14,7 @@ from typing import Iterable, Iterator, Optional, Sequence
 
 from ..files import LockTimeout, file_lock, replace_file
 from ..records import CheckoutPart, Retry
-from .git import DiskFull, Git, MissingBase, StoreError, make_repository
+from .git import FULL_ERRORS, DiskFull, Git, MissingBase, StoreError, make_repository
 from .workspace import check_out, remove, update_workspace
 
 _MAX_FILES = 80  # two of a pack; each of them is copied into every workspace, and searched for every object
@@ -93,7 +92,7 @@ class TreeStore:
                     make_repository(self.path, self.form)
                     yield
             except OSError as error:  # of a store that is damaged, too
-                is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+                is_full = error.errno in FULL_ERRORS
                 if not (is_full or error.filename):  # the link's
                     raise
                 message = "%s: %s" % (error.filename or self.path, error.strerror)

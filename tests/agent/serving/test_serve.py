@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -436,3 +437,15 @@ def test_a_dead_agent_with_a_directory_for_a_status_has_ended(
     until(lambda: receiver.has_ends(20))
     assert receiver.updates[-1].gone
     assert len(os.listdir("/proc/self/fd")) < before + 20
+
+
+def test_a_disk_that_is_full_anywhere_is_said_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(requests.ServeSession, "receive", full)
+    session = requests.ServeSession(str(tmp_path), b"", "")
+    response = requests.respond(session, messages.ClientMessage(1, messages.Receive("sha1")))
+    assert response.error.startswith("the host's disk is full: No space left on device; free some space there")
