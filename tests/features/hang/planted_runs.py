@@ -92,6 +92,8 @@ def _wait_for_state(run: PlantedRun, directory: Path) -> None:
 
 def _is_in_state(pid: int, directory: Path) -> bool:
     command = _read(pid, "cmdline")
+    if command.startswith("bash"):  # and so is a child of it that is no Python yet
+        return len(children(pid)) == command.count("RANK=")
     if not re.search(r"python[^\0]*\0[^\0]*planted\.py\0", command) or (directory / f"ready-{pid}").exists():
         return True
     state, parent, *_ = [*_read(pid, "stat").rpartition(")")[2].split(), "", "0"]

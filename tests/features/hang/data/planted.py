@@ -38,8 +38,8 @@ STEP = """def step_{}(until):
 lock_a, lock_b = threading.Lock(), threading.Lock()
 
 
-def ready():
-    open(os.path.join(DIRECTORY, f"ready-{os.getpid()}"), "w").close()
+def ready(pid=None):
+    open(os.path.join(DIRECTORY, f"ready-{pid or os.getpid()}"), "w").close()
 
 
 def probe():
@@ -151,13 +151,13 @@ class Samples(list):
 
 def read_sample():
     ready()
+    ready(os.getppid())  # which waits for it
     time.sleep(100000)
 
 
 def loader_worker():
     """Its DataLoader's worker waits, so rank 1 does, and so do the others."""
     if RANK == 1:
-        ready()
         read_samples()
     train()
 
