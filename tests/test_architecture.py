@@ -323,21 +323,21 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 
 # Lines with code of each folder, without docstrings and comments. A number only goes down: lower it with the code.
 BUDGETS = {
-    "bench": 3_334,
+    "bench": 2_708,
     "ci_tasks/*.py": 1_051,
-    "ci_tasks/agent": 6_991,
+    "ci_tasks/agent": 6_945,
     "ci_tasks/checkout": 666,
     "ci_tasks/cli": 1_426,
-    "ci_tasks/features": 6_676,
-    "ci_tasks/hosts": 2_459,
-    "ci_tasks/logs": 3_612,
-    "ci_tasks/planning": 1_704,
-    "ci_tasks/report": 1_218,
-    "ci_tasks/results": 1_684,
-    "ci_tasks/run": 3_112,
-    "ci_tasks/trials": 1_725,
-    "ci_tasks/workflow": 1_999,
-    "tests": 37_033,
+    "ci_tasks/features": 6_670,
+    "ci_tasks/hosts": 2_411,
+    "ci_tasks/logs": 3_433,
+    "ci_tasks/planning": 1_694,
+    "ci_tasks/report": 1_211,
+    "ci_tasks/results": 1_629,
+    "ci_tasks/run": 3_028,
+    "ci_tasks/trials": 1_653,
+    "ci_tasks/workflow": 1_978,
+    "tests": 34_814,
 }
 
 
