@@ -439,13 +439,6 @@ def test_a_dead_agent_with_a_directory_for_a_status_has_ended(
     assert len(os.listdir("/proc/self/fd")) < before + 20
 
 
-def test_a_disk_that_is_full_anywhere_is_said_with_the_next_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(requests.ServeSession, "receive", full)
-    session = requests.ServeSession(str(tmp_path), b"", "")
-    response = requests.respond(session, messages.ClientMessage(1, messages.Receive("sha1")))
-    assert response.error.startswith("the host's disk is full: No space left on device; free some space there")
+def test_a_disk_that_is_full_anywhere_is_said_with_the_next_step() -> None:
+    said = requests.explained(OSError(errno.ENOSPC, "No space left on device"))
+    assert said.startswith("the host's disk is full: No space left on device; free some space there")
