@@ -162,7 +162,8 @@ def test_a_connection_that_is_closed_while_it_is_made_is_lost_and_says_nothing_o
 ) -> None:
     """A kept connection is used by several commands: the failure of one closes it for all."""
     begun = tmp_path / "begun"
-    (tmp_path / "config").write_text(f"Host box\n  ProxyCommand sh -c 'touch \"{begun}\"; sleep 60'\n")
+    monkeypatch.setenv("BEGUN", str(begun))
+    (tmp_path / "config").write_text("Host box\n  ProxyCommand sh -c 'touch \"$BEGUN\"; sleep 60'\n")
     monkeypatch.setenv("CI_TASKS_SSH_CONFIG", str(tmp_path / "config"))
     connection = SSHConnection("box")
     with ThreadPoolExecutor(1) as pool:

@@ -25,11 +25,11 @@ HEAD = "on: pull_request\njobs:\n  j:\n    runs-on: ubuntu-latest\n    env: {JOB
 WRITES = """
 - id: first
   run: |
-    echo tag=v1.2 >> $GITHUB_OUTPUT
-    echo option=-n >> $GITHUB_OUTPUT
-    echo Empty= >> $GITHUB_OUTPUT
-    printf 'lines<<X\\na b\\n  c$HOME\\nX\\n' >> $GITHUB_OUTPUT
-    echo MODE=fast >> $GITHUB_ENV
+    echo tag=v1.2 >> "$GITHUB_OUTPUT"
+    echo option=-n >> "$GITHUB_OUTPUT"
+    echo Empty= >> "$GITHUB_OUTPUT"
+    printf 'lines<<X\\na b\\n  c$HOME\\nX\\n' >> "$GITHUB_OUTPUT"
+    echo MODE=fast >> "$GITHUB_ENV"
 - {id: broken, run: exit 3, continue-on-error: true}
 - {id: skipped, run: echo no, if: false}
 """
@@ -39,7 +39,7 @@ outputs: {greeting: {value: "${{ steps.first.outputs.text }}"}}
 runs:
   using: composite
   steps:
-  - {id: first, shell: bash, run: "echo text=hello-${{ inputs.who }} >> $GITHUB_OUTPUT"}
+  - {id: first, shell: bash, run: "echo text=hello-${{ inputs.who }} >> \\"$GITHUB_OUTPUT\\""}
   - {shell: bash, run: "echo in-the-action ${{ steps.first.outputs.text }}"}
 """
 
@@ -115,7 +115,7 @@ def test_an_output_is_data_in_a_variable_and_in_a_condition(tmp_path: Path) -> N
 
 def test_steps_of_an_action_have_ids_and_outputs_of_their_own(tmp_path: Path) -> None:
     steps = """
-- {id: first, run: echo text=of-the-job >> $GITHUB_OUTPUT}
+- {id: first, run: echo text=of-the-job >> "$GITHUB_OUTPUT"}
 - {id: greet, uses: ./greet, with: {who: you}}
 - {id: later, uses: ./greet, if: "steps.greet.outputs.greeting == 'nothing'"}
 - run: echo "[${{ steps.greet.outputs.greeting }}] [${{ steps.first.outputs.text }}]"
@@ -128,9 +128,9 @@ def test_steps_of_an_action_have_ids_and_outputs_of_their_own(tmp_path: Path) ->
 
 def test_a_retry_decides_by_what_earlier_steps_left_when_they_ran(tmp_path: Path) -> None:
     steps = """
-- {id: first, run: "echo go=yes >> $GITHUB_OUTPUT; echo STAGE=1 >> $GITHUB_ENV"}
+- {id: first, run: "echo go=yes >> \\"$GITHUB_OUTPUT\\"; echo STAGE=1 >> \\"$GITHUB_ENV\\""}
 - {run: echo second, if: "steps.first.outputs.go && env.STAGE == '1'"}
-- {run: "echo STAGE=3 >> $GITHUB_ENV"}
+- {run: "echo STAGE=3 >> \\"$GITHUB_ENV\\""}
 - {run: "echo fourth; exit 3", if: "steps.first.outputs.go"}
 """
     assert run(steps, tmp_path).code == 3
@@ -163,7 +163,7 @@ runs:
   - {shell: bash, env: {OWN: inner}, run: 'echo "<$TOLD $OWN $KNOWN ${{ env.KNOWN }}>"; exit 4'}
 """
     steps = """
-- {id: first, run: echo v=told >> $GITHUB_OUTPUT}
+- {id: first, run: echo v=told >> "$GITHUB_OUTPUT"}
 - uses: ./fail
   continue-on-error: true
   env: {TOLD: "${{ steps.first.outputs.v }}", OWN: outer, KNOWN: "${{ env.JOB }}"}
@@ -185,7 +185,7 @@ def test_steps_of_an_action_that_gets_a_value_of_the_matrix_are_the_rows_own(giv
 
 
 def test_what_github_refuses_in_github_output_fails_the_step(tmp_path: Path) -> None:
-    ran = run("- {id: bad, run: echo nonsense >> $GITHUB_OUTPUT}\n- run: echo after\n", tmp_path)
+    ran = run('- {id: bad, run: echo nonsense >> "$GITHUB_OUTPUT"}\n- run: echo after\n', tmp_path)
     assert ran.code == 1 and "##[error]GITHUB_OUTPUT: not NAME=VALUE: nonsense" in ran.log
 
 
