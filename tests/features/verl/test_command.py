@@ -58,11 +58,14 @@ def test_each_option_reaches_the_request() -> None:
 def test_focused_checks_that_ran_elsewhere_are_cited_by_their_last_line(tmp_path: Path) -> None:
     log = tmp_path / "pytest.log"
     log.write_text("x.py .....\n===== 5 passed in 1s =====\n\n")
-    cited = [level_request(options_of(f"verl {TREES} --checks-from '{text}'")).checks for text in (log, "7 passed")]
+    cited = [
+        level_request(options_of(f"verl {TREES} --checks-from {shlex.quote(str(text))}")).checks
+        for text in (log, "7 passed")
+    ]
     assert cited == [f"===== 5 passed in 1s ===== ({log})", "7 passed"]
     for text in ("all well", "3 failed"):
         with pytest.raises(UsageError, match="cites no passed test"):
-            level_request(options_of(f"verl {TREES} --checks-from '{text}'"))
+            level_request(options_of(f"verl {TREES} --checks-from {shlex.quote(str(text))}"))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import subprocess
 import zipfile
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_failed_tests_are_named_with_their_places(tmp_path: Path, capsys: pytest
     assert run_command("triage", log=str(tmp_path / "a.log")) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "2 tests failed: tests/a.py::test_x (tests/a.py:42), tests/b.py::test_y[3]" in out
-    path = tmp_path / "a.log"
+    path = shlex.quote(str(tmp_path / "a.log"))
     assert f"next: ci-tasks reproduce --log {path} --test tests/a.py::test_x --test tests/b.py::test_y" in out
 
 
