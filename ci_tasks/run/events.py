@@ -82,7 +82,8 @@ class RowStep:
 
 @dataclass(frozen=True)
 class HostChanged:
-    """A host is connected or unreachable; `note` says why. `gpus` are its GPUs, as far as they are known."""
+    """A host can be used, or cannot; `note` says why: its link, its Python, its install steps. `gpus` are its GPUs,
+    as far as they are known."""
 
     time: str
     event: Literal["host_up", "host_down"]
