@@ -337,7 +337,7 @@ BUDGETS = {
     "ci_tasks/run": 3_028,
     "ci_tasks/trials": 1_653,
     "ci_tasks/workflow": 1_978,
-    "tests": 34_812,
+    "tests": 34_809,
 }
 
 
