@@ -77,7 +77,7 @@ def test_a_call_that_the_documents_show_works(
     command = call.split()[0]
     with (checkout / "failed.log").open() as log:
         monkeypatch.setattr("sys.stdin", log)
-        assert run(call.replace("/tmp/", f"'{tmp_path}'/")) in EXIT_CODES.get(command, {0})
+        assert run(call.replace("/tmp/", shlex.quote(f"{tmp_path}/"))) in EXIT_CODES.get(command, {0})
 
 
 def test_every_reason_leaves_something_out() -> None:

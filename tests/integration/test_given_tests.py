@@ -10,7 +10,8 @@ ONE = "tests/test_rewards.py::test_a_wrong_answer_earns_nothing"
 
 
 @pytest.mark.timeout(300)
-def test_only_rows_that_run_its_file_run_and_they_run_it_alone(person: Any) -> None:
+def test_only_rows_that_run_its_file_run_and_they_run_it_alone(person: Any, index: dict[str, str]) -> None:
+    person.use_index(index)
     ran = person.ci_tasks("run", "cpu-unittest", "--test", ONE)
     assert [(row["row"], row["evidence"]["tests"]) for row in person.records()] == [("rewards", 1)], ran.out
 

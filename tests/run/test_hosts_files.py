@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def test_an_included_repository_is_fetched_and_its_copy_counts_without_a_network
     (lab / "hosts.yaml").write_text(LAB)
     commit(lab)
     address = f"file://{lab}"
-    users(place).write_text(f"include: ['{address}']\n")
+    users(place).write_text(f"include: [{json.dumps(address)}]\n")
     with untouched(lab):
         assert open_config().sources["h100a"]["gpus"] == f"{address}:2"
     lab.rename(tmp_path / "moved")

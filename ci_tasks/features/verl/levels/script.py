@@ -146,7 +146,8 @@ if [ "${LAUNCH[0]}" = uv ]; then
   said=$(uv sync "${locked[@]}" 2>&1) || stop uv blocked "uv sync ${locked[*]}: $(last <<< "$said")"
   VIRTUAL_ENV=$(py -c 'import sys; print(sys.prefix)' | last)
   packages=$(py -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | last)
-  for path in ${PYTHONPATH//:/ }; do
+  IFS=: read -ra paths <<< "$PYTHONPATH"
+  for path in "${paths[@]}"; do
     if [ -e "$path/../ci_tasks_probe.pth" ]; then cp "$path"/../ci_tasks_probe* "$packages"; fi
   done
   export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH

@@ -45,19 +45,19 @@ def test_a_command_is_the_maintained_wrapper_with_its_environment() -> None:
 # -- the preflight, with programs that only say how they were called ---------------------------------------------------
 
 PYTHON = """case "$*" in
-  *sys.prefix*) echo ROOT/venv ;;
-  *sysconfig*) echo ROOT/site ;;
+  *sys.prefix*) echo $ROOT/venv ;;
+  *sysconfig*) echo $ROOT/site ;;
   *gsm8k.py*) mkdir -p "$HOME/data/gsm8k"; touch "$HOME"/data/gsm8k/{train,test}.parquet ;;
   *json.tool*) [ -e "$3" ] ;;
-  -|-\\ *) cat > /dev/null; echo "ROOT/Megatron-Bridge/src/megatron/bridge/__init__.py" ;;
-  *) echo "ROOT/Megatron-Bridge/src/megatron/bridge/__init__.py" ;;
+  -|-\\ *) cat > /dev/null; echo "$ROOT/Megatron-Bridge/src/megatron/bridge/__init__.py" ;;
+  *) echo "$ROOT/Megatron-Bridge/src/megatron/bridge/__init__.py" ;;
 esac
 """
 PROGRAMS = {
     "python3": PYTHON,
-    "uv": 'echo "uv $*" >> ROOT/calls\n[ "$1" != sync ] || exit "${SYNC:-0}"\n'
+    "uv": 'echo "uv $*" >> "$ROOT/calls"\n[ "$1" != sync ] || exit "${SYNC:-0}"\n'
     'while [ $# != 0 ] && [ "$1" != python3 ] && [ "$1" != ray ] && [ "$1" != hf ]; do shift; done\nexec "$@"\n',
-    "ray": 'echo "ray $*" >> ROOT/calls\n',
+    "ray": 'echo "ray $*" >> "$ROOT/calls"\n',
     "hf": '[ "$1" != download ] || { mkdir -p "$4"; touch "$4/config.json"; }\n',
 }
 
@@ -69,7 +69,7 @@ class Machine:
         self.root = root
         for name, text in PROGRAMS.items():
             if name not in without:
-                self.program(name, text.replace("ROOT", str(root)))
+                self.program(name, text)
         for tree in ("Megatron-Bridge", "verl", "home", "site", "probe/start"):
             (root / tree).mkdir(parents=True)
         (root / "probe/ci_tasks_probe.pth").touch()
@@ -77,7 +77,7 @@ class Machine:
     def program(self, name: str, text: str) -> None:
         file = self.root / "bin" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"#!/bin/bash\n{text}")
+        file.write_text(f"#!/bin/bash\nROOT={shlex.quote(str(self.root))}\n{text}")
         file.chmod(0o755)
 
     def run(self, request: LevelRequest, wrapper: str = WRAPPERS, more: str = "", **how: Any) -> list[str]:
