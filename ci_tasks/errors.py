@@ -137,10 +137,12 @@ def truncated(text: str, longest: int) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """`text` without its middle if it has more than `longest` characters."""
-    half = longest // 2
-    left_out = f" … {len(text) - 2 * half:,} characters left out … "
-    return text if len(text) <= longest else f"{text[:half]}{left_out}{text[-half:]}"
+    """`text` without its middle if it has more than `longest` characters, cut between words."""
+    if len(text) <= longest:
+        return text
+    begin = re.sub(r"(?<=\s)\S{1,40}$", "", text[: longest // 2]).rstrip()
+    end = re.sub(r"^\S{1,40}(?=\s)", "", text[-(longest // 2) :]).lstrip()
+    return f"{begin} … {len(text) - len(begin) - len(end):,} characters left out … {end}"
 
 
 def printable(text: str) -> str:

@@ -44,5 +44,5 @@ def test_of_many_valid_names_the_first_ones_are_listed() -> None:
 def test_a_text_is_shortened_in_its_middle() -> None:
     text = " ".join(f"word{number}" for number in range(100))
     begin, middle, end = shortened(text, 60).split(" … ")
-    assert text.startswith(begin) and text.endswith(end)
+    assert text.startswith(begin + " ") and text.endswith(" " + end), "between words"
     assert int(middle.split()[0]) == len(text) - len(begin) - len(end)

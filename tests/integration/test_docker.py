@@ -173,7 +173,7 @@ def test_name_labels_and_words_of_the_running_container_are_those_recorded(adapt
 
 PULLS = [
     ("docker_daemon", "never", "No such image"),
-    ("docker_daemon", "missing", "could not pull 127.0.0.1:1/absent:x"),
+    ("docker_daemon", "missing", "could not pull 127.0.0.1:1/absent:x: Error response from daemon: Get"),
     ("podman", "never", "image not known"),
 ]
 

@@ -100,8 +100,13 @@ class _Adapter:
         image = qualified_image(run.image) if self.runtime == PODMAN else run.image
         self._note("pull", image=image)
         platform = [f"--platform={run.last('platform')}"] if run.has("platform") else []
-        if subprocess.call([program, "pull", *platform, image], stdin=subprocess.DEVNULL, stdout=2) != 0:
-            raise DockerArgvError(f"{self.runtime} could not pull {image}; see its message above")
+        argv, said = [program, "pull", *platform, image], b""
+        with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE) as pull:
+            for line in pull.stderr or ():
+                os.write(2, line)
+                said = line.strip() or said
+        if pull.returncode != 0:
+            raise DockerArgvError(f"{self.runtime} could not pull {image}: {said.decode(errors='replace')}")
         return image
 
     def _with_probe(self, run: DockerRun, image: Mapping[str, str], overlays: Sequence[ProbeOverlay]) -> DockerRun:
