@@ -31,8 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ci_tasks.agent import processes  # noqa: E402
-from ci_tasks.agent.gpus import lock_files  # noqa: E402
-from ci_tasks.agent.gpus.run_resources import RunResources  # noqa: E402
+from ci_tasks.agent.gpus.locks import RunResources, try_lock  # noqa: E402
 from ci_tasks.agent.records import AGENT, JOB, GpuRequest, Plan  # noqa: E402
 
 SAMPLE = ROOT / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
@@ -109,7 +108,7 @@ class Arena:
     def leaked(self) -> int:
         """How many locks cannot be taken now that nobody is left."""
         request = self.request(1, JOB)
-        taken = [lock_files.try_lock(path) for path in request.paths.values()]
+        taken = [try_lock(path) for path in request.paths.values()]
         return sum(descriptor is None for descriptor in taken)
 
     def count_twice(self) -> int:

@@ -285,7 +285,7 @@ def test_every_module_opens_by_saying_what_it_knows() -> None:
 ONE_MODULE = {
     r"\bflock\(": [
         "agent.files",
-        "agent.gpus.lock_files",  # CI's own locks of GPUs
+        "agent.gpus.locks",  # CI's own locks of GPUs
     ],
     r"/stat\"|/children\"|random/boot_id": ["agent.processes", "agent.hang.inspector", "hosts.gpu_locks"],
     r"os\.fork\(": ["agent.__main__", "agent.serving.serve"],
@@ -299,7 +299,7 @@ ONE_MODULE = {
     ],
     # `replace_file` writes a file whole; others rename what a program or a stream has written.
     r"os\.replace\(": [
-        *("agent.files", "agent.artifacts", "agent.environments.store"),
+        *("agent.files", "agent.artifacts", "agent.environments"),
         *(
             "agent.trees.store",
             "hosts.bootstrap",

@@ -50,7 +50,7 @@ def main(argv: List[str]) -> int:
 
         return collect.main(argv[1:])
     if command in ("venv", "store-packages", "row-venv") and len(argv) == 3:
-        from .environments import command as environments
+        from . import environments
 
         return environments.main(*argv)
     _report("usage: {start,cancel,shell,batch} RUN_DIR | docker RUN_DIR -- ARGUMENTS; got %r" % (argv,))

@@ -13,20 +13,21 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Callable, List, Mapping, Optional, Tuple, TypeVar
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from . import liveness, processes
 from . import run_directory as rd
 from .artifacts import collect, mask_run
+from .codec import masked_record
 from .containers.run_containers import RunContainer, RunContainers, is_container_problem, read_plan
 from .directories import make_readable, remove_tree, take_ownership
-from .environment_snapshot import EnvironmentSnapshot
 from .files import content_of
+from .gpus.nvidia_smi import Gpu
 from .log_file import log_traceback
 from .probe.evidence import collect_evidence
 from .quick_dataclass import dataclass
-from .records import Kept, Plan
-from .run_directory import RunDir, secret_values
+from .records import Environment, GpuModel, Kept, Plan
+from .run_directory import RunDir, secret_values, write_record
 from .slurm import job_file as slurm_job
 from .trees.git import StoreError
 from .trees.workspace import release, slot_of
@@ -51,15 +52,14 @@ class RunCleanup:
     def __init__(self, paths: RunDir, plan: Plan) -> None:
         self.paths, self.plan, self.began = paths, plan, time.time()
         self.containers = RunContainers(paths.path)
-        self.environment = EnvironmentSnapshot(paths.path)
         self._directory = os.path.realpath(paths.path)
 
-    def finish(self, succeeded: bool) -> CleanupResult:
-        """Collect artifacts, then remove or keep the rest."""
+    def finish(self, succeeded: bool, gpus: Sequence[Gpu] = ()) -> CleanupResult:
+        """Collect artifacts, then remove or keep the rest. `gpus` are those of the host."""
         left: List[str] = []
         try:
             containers = self.containers.find()
-            masked = not self._leads_elsewhere() and self._collect(containers, left)
+            masked = not self._leads_elsewhere() and self._collect(containers, gpus, left)
             if self.plan.keep and not succeeded:
                 kept = Kept(tuple(container.name for container in containers), self.plan.workspace)
                 return CleanupResult(kept, tuple(left), masked)
@@ -69,12 +69,13 @@ class RunCleanup:
             log_traceback(self.paths.path, "cleanup", error)
             return CleanupResult(left=("not everything was removed: %r" % error,))
 
-    def _collect(self, containers: List[RunContainer], left: List[str]) -> bool:
+    def _collect(self, containers: List[RunContainer], gpus: Sequence[Gpu], left: List[str]) -> bool:
         """Collect what leaves the host. Returns whether secrets are masked in it."""
         if self.containers.problems:
             left.append("the artifacts in containers are not collected")
-        self.environment.finish(containers)
         root, secrets = root_container(containers, self.plan), secret_values(self.plan)
+        if self.plan.container is not None:  # else it is no row's
+            write_environment(self.paths, containers, gpus, secrets)
         left += collect(self.paths, self.plan, containers, self.began)
         make_readable(self.paths.artifacts, *root)
         problem = "the evidence of its processes is not complete"
@@ -112,6 +113,19 @@ class RunCleanup:
             take_ownership(self.paths.workspace, *root)
             with suppress(OSError, StoreError):  # then it is removed
                 release(self.paths.workspace, self.plan.checkout.path)
+
+
+def write_environment(
+    paths: RunDir, containers: Sequence[RunContainer], gpus: Sequence[Gpu], secrets: Sequence[str]
+) -> None:
+    """environment.json: driver, GPUs, and the containers with the digests of their images. A fact that is not known is
+    left out."""
+    memory = {gpu.index: "[N/A]" if gpu.total is None else "%d MiB" % gpu.total for gpu in gpus}
+    models = tuple(GpuModel(gpu.index, gpu.uuid, gpu.name, memory[gpu.index]) for gpu in gpus)
+    driver, states = gpus[0].driver if gpus else None, tuple(container.state() for container in containers)
+    environment = Environment(os.uname().release, driver, models, states)
+    with suppress(OSError):  # a full disk
+        write_record(paths.environment, masked_record(environment, secrets), compact=True)
 
 
 RootContainer = Tuple[Optional[str], str, Mapping[str, str]]

@@ -15,7 +15,6 @@ import os
 import re
 import select
 import signal
-import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Callable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
@@ -32,13 +31,6 @@ KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a fi
 _EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
 _PAUSE_SECONDS = 0.005
 _PR_SET_CHILD_SUBREAPER = 36
-# Runs a program that ends with the thread that started it. Not in preexec_fn, since this process has threads.
-_DIES_WITH_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 class Stat(NamedTuple):
@@ -188,11 +180,6 @@ def become_subreaper() -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def dying_with_parent(argv: Sequence[str]) -> List[str]:
-    """The argv of a program that the kernel kills when the calling thread ends, also if that is killed."""
-    return [sys.executable, "-I", "-S", "-c", _DIES_WITH_PARENT, str(os.getpid()), *argv]
 
 
 def kill_tree(pid: int) -> None:

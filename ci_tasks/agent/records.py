@@ -12,8 +12,8 @@ evidence/         -                the job's Python processes, where they have t
 evidence.jsonl    RunEvidence      the agent at the end of the run: what it took from there
 events.jsonl      Event            the agent, the container adapter and run.sh: one line each
 docker.json       ContainerCalls   the container adapter: what run.sh asked of docker, and what was run
-gpu.csv           GpuSample        the agent: one row a second for each GPU of the run
-environment.json  Environment      the agent, while the job runs: driver, GPUs, images
+gpu.csv           GpuSample        the agent: a row every two seconds for each GPU of the run
+environment.json  Environment      the agent at the end of the run: driver, GPUs, images
 agent.log         -                the agent: tracebacks of its own bugs
 hang/             HangFacts        facts.json: the agent, of a run that is silent for long; stacks.txt for people
 hang.request      -                whoever asks the agent to look at the run's processes

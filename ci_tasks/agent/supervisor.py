@@ -20,8 +20,9 @@ from . import liveness, log_file, processes
 from . import run_directory as rd
 from .cleanup import CleanupResult, RunCleanup, call_with_heartbeat, remove_left_containers
 from .codec import RecordError, masked_record
+from .containers.run_containers import RunContainers
 from .files import content_of, replace_any
-from .gpus.run_resources import ResourcesUnavailable, RunResources
+from .gpus.locks import ResourcesUnavailable, RunResources
 from .gpus.samples import GpuSampler
 from .hang.look import MAX_SECONDS as LOOK_SECONDS
 from .hang.look import HangWatcher
@@ -64,8 +65,8 @@ class Supervisor:
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
         self.resources = RunResources(plan)
         self.cleanup = RunCleanup(paths, plan)
-        containers = self.cleanup.environment
-        self.gpus = GpuSampler(paths, self.own, plan, lambda: self.status.gpu_uuids, lambda: containers.container_ids)
+        containers = RunContainers(paths.path).ids  # of its own: another thread asks
+        self.gpus = GpuSampler(paths, self.own, plan, lambda: self.status.gpu_uuids, containers)
         # What a job of the same account could change, and must not: it is noticed.
         inputs = (paths.plan, paths.script, paths.agent, paths.adapter)
         self._own_files: Dict[str, bytes] = {path: content_of(path, rd.LARGEST) for path in inputs}
@@ -175,7 +176,6 @@ class Supervisor:
             fcntl.fcntl(self.output, F_SETPIPE_SZ, PIPE_BYTES)
         self._set(group=job.pid)
         self._heartbeat()
-        self.cleanup.environment.begin()
         self.gpus.start()
         return job
 
@@ -276,7 +276,7 @@ class Supervisor:
         self._set(oom_kills=None if now is None or self._oom_kills is None else now - self._oom_kills)
         self._set(phase="collecting")
         succeeded = end == rd.END_EXIT and code == 0
-        cleaned = self._while_beating(lambda: self.cleanup.finish(succeeded)) or CleanupResult()
+        cleaned = self._while_beating(lambda: self.cleanup.finish(succeeded, self.gpus.found)) or CleanupResult()
         processes.kill_everything()
         for path, content in self._own_files.items():
             if content_of(path, rd.LARGEST) != content:

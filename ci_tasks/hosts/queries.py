@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, parse
-from ci_tasks.agent.gpus import lock_files as locks
-from ci_tasks.agent.gpus import nvidia_smi
+from ci_tasks.agent.gpus import locks, nvidia_smi
 from ci_tasks.agent.records import PATTERN, QueryAnswer
 from ci_tasks.agent.run_directory import machine_environment
 from ci_tasks.config import HostSpec

@@ -138,16 +138,14 @@ for descriptor in held:
 print("held", flush=True)
 sys.stdin.read()
 """
-# What the agent asks, and nothing else. With -lms it prints until it is killed, more often than it is asked to.
+# What the agent asks, and nothing else.
 _NVIDIA_SMI = """\
 #!/bin/sh
 cd "{files}"
 echo "$*" >> asked
-stream() {{ while :; do while read -r line; do printf '%s\\n' "$line"; done < "$1"; sleep 0.02; done; }}
 case "$*" in
-"--query-gpu=index,uuid,"*" --format=csv,noheader,nounits -lms 1000") stream samples ;;
-"--query-compute-apps=gpu_uuid,pid,used_memory,process_name --format=csv,noheader,nounits -lms 2000") stream apps ;;
 "--query-gpu=index,uuid,name,driver_version,memory."*) cat gpus ;;
+"--query-gpu=index,uuid,memory."*) cat samples ;;
 "--query-compute-apps=gpu_uuid,pid,used_memory,process_name --format=csv,noheader,nounits") cat apps ;;
 *) echo "Invalid option: $*"; exit 2 ;;
 esac

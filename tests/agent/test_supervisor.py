@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from ci_tasks.agent import processes, run_directory, supervisor
-from ci_tasks.agent.gpus import lock_files
+from ci_tasks.agent.gpus import locks
 from ci_tasks.agent.records import Status
 from ci_tasks.results.judge_run import judge_run
 
@@ -251,10 +251,10 @@ def test_gpus_stay_locked_while_the_job_of_a_killed_agent_lives(run: Run, gpu_ho
     os.kill(sure(run.status().pid), signal.SIGKILL)
     until(lambda: not processes.alive(run.status()))
     assert gpu_host.free() == [2, 3, 4, 5, 6, 7]
-    assert not lock_files.is_free(str(gpu_host.path / "ci-tasks-ray.lock"))
+    assert locks.is_held(str(gpu_host.path / "ci-tasks-ray.lock"))
     run.cancel()
     assert gpu_host.free() == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert lock_files.is_free(str(gpu_host.path / "ci-tasks-ray.lock"))
+    assert not locks.is_held(str(gpu_host.path / "ci-tasks-ray.lock"))
 
 
 @pytest.mark.parametrize("by", ["job", "agent"])

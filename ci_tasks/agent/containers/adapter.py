@@ -18,7 +18,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 
 from ..codec import RecordError, masked_record
 from ..files import file_lock
-from ..gpus.run_resources import visible_gpus
+from ..gpus.locks import visible_gpus
 from ..mask import masked
 from ..processes import run_program
 from ..records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay

@@ -21,7 +21,7 @@ from ..codec import RecordError
 from ..mask import MASKED
 from ..processes import run_program
 from ..quick_dataclass import dataclass
-from ..records import DockerInvocation, DockerInvocations, Plan, QueryAnswer
+from ..records import ContainerState, DockerInvocation, DockerInvocations, Plan, QueryAnswer
 from ..run_directory import RunDir, job_environment
 from .docker_argv import ENGINES, option, parse_run, render
 
@@ -68,6 +68,12 @@ class RunContainer:
     started_at: str
     run_dir: str = ""
 
+    def state(self) -> ContainerState:
+        """What is recorded of it."""
+        form = '{{join .RepoDigests "\\n"}}'
+        digests = self.client.run("image", "inspect", "--format", form, self.image_id).out.split()
+        return ContainerState(self.name, self.image, self.image_id, tuple(digests), self.started_at)
+
 
 class RunContainers:
     """The containers of one run. `thorough`: ask the daemon even where the run has called no docker."""
@@ -76,6 +82,7 @@ class RunContainers:
         self.paths, self.thorough = RunDir(run_dir), thorough
         self.plan = read_plan(self.paths)
         self.problems: List[str] = []
+        self._ids: Sequence[str] = ()
         runtime = self.plan.container_runtime or ""
         # None for a runtime without a daemon. DOCKER_HOST of the host's `env` says which daemon has the containers.
         self.client = DockerClient(runtime, {**os.environ, **self.plan.host_env}) if runtime in ENGINES else None
@@ -85,6 +92,12 @@ class RunContainers:
         self.problems = []
         has_called = os.path.lexists(self.paths.docker)
         return self._labelled(LABEL_DIR + "=" + self.paths.path, has_called) if has_called or self.thorough else []
+
+    def ids(self) -> Sequence[str]:
+        """The ids of those that the run has started so far."""
+        if len(started_containers(self.paths)) > len(self._ids):
+            self._ids = [container.id for container in self.find()]
+        return self._ids
 
     def find_of_any_run(self) -> List[RunContainer]:
         return self._labelled(LABEL_DIR, False)

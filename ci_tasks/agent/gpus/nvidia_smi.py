@@ -30,9 +30,8 @@ _SAMPLED = {
     "slowed": "clocks_throttle_reasons.active", "corrected": "ecc.errors.corrected.volatile.total",
     "uncorrected": "ecc.errors.uncorrected.volatile.total",
 }  # fmt: skip
-STREAM_SAMPLES = ["nvidia-smi", "--query-gpu=" + ",".join(_SAMPLED.values()), _CSV, "-lms", "1000"]
-# The processes on a GPU change seldom, and each query costs as much as one for all GPUs' values.
-STREAM_APPS = [*QUERY_APPS, "-lms", "2000"]
+QUERY_SAMPLES = ["nvidia-smi", "--query-gpu=" + ",".join(_SAMPLED.values()), _CSV]
+SAMPLE_SECONDS = 2.0  # between two samples; the queries take some 50 ms of processor time
 # Bits of clocks_event_reasons.active, as in nvml.h. An idle GPU and clocks that were set by hand are no throttling.
 _SLOWDOWNS = (
     *((0x4, "power cap"), (0x8, "hardware slowdown"), (0x20, "thermal, by software")),
@@ -69,7 +68,8 @@ class GpuProcess(NamedTuple):
 
 
 class GpuSnapshot(NamedTuple):
-    """GPUs and their processes at one moment. `problem` is why there are none, in nvidia-smi's own words."""
+    """GPUs and their processes at one moment. `problem` is why there are none or, in nvidia-smi's own words, why there
+    is nothing newer."""
 
     gpus: Tuple[Gpu, ...] = ()
     apps: Tuple[GpuProcess, ...] = ()
@@ -98,12 +98,10 @@ def query_gpus() -> GpuSnapshot:
 
 class GpuMonitor:
     """The newest snapshot, from a thread that queries nvidia-smi every `interval` seconds: `latest` is None until the
-    first result. A later query that fails or hangs only sets `problem`: an unknown state does not make GPUs free.
-    """
+    first result. A later query that fails or hangs only adds its problem: an unknown state does not make GPUs free."""
 
     def __init__(self, interval: float) -> None:
         self.latest: Optional[GpuSnapshot] = None
-        self.problem = ""
         self._interval = interval
         self._stopped = threading.Event()
 
@@ -116,11 +114,9 @@ class GpuMonitor:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            snapshot = query_gpus()
-            self.problem = snapshot.problem
-            if self.latest is None or self.latest.problem or not snapshot.problem:
-                self.latest = snapshot
-            self._stopped.wait(HUNG_SECONDS if snapshot.problem.startswith("no answer") else self._interval)
+            found = query_gpus()
+            self.latest = self.latest._replace(problem=found.problem) if found.problem and self.latest else found
+            self._stopped.wait(HUNG_SECONDS if found.problem.startswith("no answer") else self._interval)
 
 
 def parse_gpus(text: str) -> List[Gpu]:
@@ -140,15 +136,17 @@ def parse_apps(text: str) -> List[GpuProcess]:
     return [GpuProcess(row[0], int(row[1]), _number(row[2]), row[3]) for row in rows if row[3:] and row[1].isdigit()]
 
 
-def parse_samples(line: str, at: float) -> List[Tuple[GpuSample, str]]:
-    """A line of STREAM_SAMPLES, and the GPU's PCI address; none for a line that describes no GPU."""
-    cells = [cell.strip() for cell in line.split(",")]
-    if len(cells) != len(_SAMPLED) or not cells[0].isdigit():
-        return []
-    values = dict(zip(_SAMPLED, cells))  # noqa: B905  # Python 3.8
-    uuid, bus, slowed = values.pop("uuid"), values.pop("bus"), slowdowns(values.pop("slowed"))
-    numbers = {name: _number(text) for name, text in values.items()}
-    return [(GpuSample(round(at, 2), uuid=uuid, slowed=dict.fromkeys(slowed, 1.0), **numbers), bus_id(bus))]
+def parse_samples(text: str, at: float) -> List[Tuple[GpuSample, str]]:
+    """The output of QUERY_SAMPLES, each with its GPU's PCI address. Lines that describe no GPU are skipped."""
+    samples = []
+    for cells in ([cell.strip() for cell in line.split(",")] for line in text.splitlines()):
+        if len(cells) == len(_SAMPLED) and cells[0].isdigit():
+            values = dict(zip(_SAMPLED, cells))  # noqa: B905  # Python 3.8
+            uuid, bus, reasons = values.pop("uuid"), values.pop("bus"), slowdowns(values.pop("slowed"))
+            numbers = {name: _number(value) for name, value in values.items()}
+            slowed = dict.fromkeys(reasons, SAMPLE_SECONDS)
+            samples.append((GpuSample(at, uuid=uuid, seconds=SAMPLE_SECONDS, slowed=slowed, **numbers), bus_id(bus)))
+    return samples
 
 
 def slowdowns(text: str) -> List[str]:

@@ -17,7 +17,7 @@ from .. import liveness, run_directory
 from ..__main__ import begin, create
 from ..artifacts import mask_run
 from ..cleanup import remove_run
-from ..environments.store import EnvironmentStore
+from ..environments import EnvironmentStore
 from ..files import LockTimeout, UnsafeName, file_lock, is_locked
 from ..hang import look
 from ..probe.evidence import collect_left_evidence

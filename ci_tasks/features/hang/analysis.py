@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from ci_tasks.agent.gpus.lock_files import numbered
+from ci_tasks.agent.gpus.locks import numbered
 from ci_tasks.agent.hang.facts import HangFacts, RecordedCollective
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.hang import waits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from ci_tasks.agent.gpus.lock_files import numbered
+from ci_tasks.agent.gpus.locks import numbered
 from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, ThreadFacts
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.hang import waits

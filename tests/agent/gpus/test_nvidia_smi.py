@@ -114,7 +114,7 @@ def test_a_monitor_sees_changes_and_keeps_them_over_a_failure(gpu_host: GpuHost,
     gpu_host.smi(4, 4)
     until(lambda: monitor.latest is not None and monitor.latest.ids == [0, 1])
     gpu_host.smi_says("#!/bin/sh\necho lost; exit 15")
-    until(lambda: monitor.problem == "lost")
+    until(lambda: monitor.latest is not None and monitor.latest.problem == "lost")
     assert monitor.latest is not None and monitor.latest.ids == [0, 1]
     monitor.close()
     until(lambda: "nvidia-smi" not in [thread.name for thread in threading.enumerate()])
@@ -127,10 +127,10 @@ def test_while_one_nvidia_smi_hangs_no_other_is_started(
     gpu_host.smi(4)
     monitor = nvidia_smi.GpuMonitor(0.01)
     monitor.start()
-    until(lambda: monitor.latest is not None and not monitor.problem)
+    until(lambda: monitor.latest is not None)
     monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.125)
     gpu_host.smi_says(f"#!/bin/sh\necho >> {shlex.quote(str(gpu_host.path))}/started\nexec sleep 300")
-    until(lambda: monitor.problem == "no answer from nvidia-smi within 0.125 s")
+    until(lambda: monitor.latest is not None and monitor.latest.problem == "no answer from nvidia-smi within 0.125 s")
     assert monitor.latest is not None and monitor.latest.ids == [0]
     monitor.close()
     until(lambda: "nvidia-smi" not in [thread.name for thread in threading.enumerate()])
@@ -141,17 +141,17 @@ HOT = ("power cap", "thermal, by hardware")
 LINES = {
     "all values": (
         "1, GPU-b, 61440, 143771, 00000000:1B:00.0, 97, 651.20, 61, 1755, 0x0000000000000044, 12, 2",
-        GpuSample(100.0, 1, "GPU-b", 1.0, 61440, 143771, 97, 651.2, 61, 1755, dict.fromkeys(HOT, 1.0), 12, 2),
+        GpuSample(100.0, 1, "GPU-b", 2.0, 61440, 143771, 97, 651.2, 61, 1755, dict.fromkeys(HOT, 2.0), 12, 2),
     ),
     "what the GPU does not have": (
         "0, GPU-a, 4, [N/A], 00000000:1B:00.0, [N/A], [Not Supported], 30, [N/A], [N/A], [N/A], [N/A]",
-        GpuSample(100.0, 0, "GPU-a", used=4, celsius=30),
+        GpuSample(100.0, 0, "GPU-a", 2.0, used=4, celsius=30),
     ),
     "another line": ("Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error", None),
     "half a line": ("1, GPU-b, 61440", None),
     "a huge number": (
         f"0, GPU-a, {'9' * 400}, 143771, 00000000:1B:00.0, 97, 1e999, 61, 1755, 0x0, 0, 0",
-        GpuSample(100.0, 0, "GPU-a", 1.0, None, 143771, 97, None, 61, 1755, {}, 0, 0),
+        GpuSample(100.0, 0, "GPU-a", 2.0, None, 143771, 97, None, 61, 1755, {}, 0, 0),
     ),
 }
 

@@ -1,9 +1,10 @@
-"""What run.sh asks for around install steps: a venv over the environment that earlier runs have stored for them, to
-store what they have installed, and a venv for each row over that one.
+"""The packages of install steps, shared by the runs of a host, and what run.sh asks for around these steps: a venv over
+the environment that earlier runs have stored for them, to store what they have installed, and a venv for each row.
 
-A venv over another prefix has that one's packages and scripts, and changes nothing there. A row that changes the venv
-or the checkout of the install steps changes what the next rows test, so each row is told what is no longer as the first
-one found it.
+An environment is found by its key, checked before use, and removed when unused for long or too many. A venv over
+another prefix has that one's packages and scripts, and changes nothing there. A row that changes the venv or the
+checkout of the install steps changes what the next rows test, so each row is told what is no longer as the first one
+found it.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ import time
 import venv
 from contextlib import suppress
 from importlib.metadata import Distribution, distributions
-from typing import Dict, List, Mapping, Optional, Sequence, Set
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .. import run_directory
-from ..directories import below
-from ..files import content_of, file_lock
-from ..records import Event, InstallSteps
-from . import store as stored
-from .store import EnvironmentRecord, EnvironmentStore, SharedEnvironment
+from . import run_directory
+from .directories import below, remove_tree
+from .files import content_of, file_lock, replace_file
+from .quick_dataclass import dataclass
+from .records import Event, InstallSteps
+from .run_directory import read_record, write_record
 
+MOST = 8  # environments of a host; of CUDA's torch each has about 6 GB
+MAX_DAYS = 14.0  # without use
+LOCK_SECONDS = 300.0  # another row may list all files of the install steps
 PACKAGES = "packages"  # beside the log: which packages are used again
 _KEY = os.path.join("tmp", "environment-key")
 _ENVIRONMENT = os.path.join("tmp", "environment")  # the path of the one that the venv is over
@@ -50,6 +54,110 @@ class NotShareable(Exception):
     """Why what is installed serves this venv alone."""
 
 
+@dataclass(frozen=True)
+class EnvironmentRecord:
+    """environment.json: `lock` are the distributions as name==version."""
+
+    lock: Tuple[str, ...] = ()
+    made_at: float = 0.0
+
+    @property
+    def description(self) -> str:
+        day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.made_at))
+        digest = hashlib.sha256("\n".join(self.lock).encode()).hexdigest()[:8]
+        return "%d packages, resolved %s, lock %s" % (len(self.lock), day, digest)
+
+
+class SharedEnvironment:
+    """The one in the directory `path`. Its record is empty if it is not complete, or was given up."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.name, self.prefix = path, os.path.basename(path), os.path.join(path, "prefix")
+        self._users, self._record = os.path.join(path, "users"), os.path.join(path, "environment.json")
+        self._files = os.path.join(path, "files")
+        self.record = EnvironmentRecord()
+        with suppress(ValueError):
+            self.record = read_record(EnvironmentRecord, self._record) or self.record
+        self.unused_days = (time.time() - os.stat(path).st_mtime) / 86400
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a venv over it exists."""
+        return any(os.path.exists(os.path.join(self._users, name)) for name in os.listdir(self._users))
+
+    def add_user(self, venv: str) -> None:
+        """It stays as long as the venv exists."""
+        os.makedirs(venv, exist_ok=True)
+        os.symlink(os.path.abspath(venv), os.path.join(self._users, "%d-%d" % (os.getpid(), time.time_ns())))
+        os.utime(self.path)
+
+    def seal(self, lock: Sequence[str], made_at: float) -> None:
+        """It is complete: what stat says of its files is noted."""
+        self.record = EnvironmentRecord(tuple(sorted(lock)), made_at)
+        write_listing(self._files, self.prefix)
+        write_record(self._record, self.record)
+
+    def changed(self) -> List[str]:
+        """Its files that are not as they were stored."""
+        return changed_files(self._files, self.prefix)
+
+    def give_up(self) -> None:
+        """It is not used again, and removed when no venv is over it."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._record)
+
+
+class EnvironmentStore:
+    def __init__(self, directory: str) -> None:
+        self.directory, self._lock = directory, os.path.join(directory, "lock")
+
+    def all(self, key: str = "") -> List[SharedEnvironment]:
+        """Those that can be used and whose keys begin with `key`, the newest first."""
+        found = [each for each in self._every() if each.record.lock and each.name.startswith(key)]
+        return sorted(found, key=lambda each: each.record.made_at, reverse=True)
+
+    def take(self, key: str, venv: str) -> Optional[SharedEnvironment]:
+        """The newest environment with this key, with `venv` among its users."""
+        if not os.path.isdir(self.directory):
+            return None
+        with file_lock(self._lock, exclusive=True, timeout=LOCK_SECONDS):
+            newest = next(iter(self.all(key)), None)
+            if newest is not None:
+                newest.add_user(venv)
+        return newest
+
+    def new(self, key: str, venv: str) -> SharedEnvironment:
+        """One for `venv`, to be filled and sealed."""
+        os.makedirs(self.directory, exist_ok=True)
+        path = os.path.join(self.directory, "%s-%d" % (key, time.time_ns()))
+        with file_lock(self._lock, exclusive=True, timeout=LOCK_SECONDS):
+            os.makedirs(os.path.join(path, "users"))
+            SharedEnvironment(path).add_user(venv)
+        return SharedEnvironment(path)
+
+    def clean(self, days: float = MAX_DAYS, everything: bool = False) -> List[Tuple[str, Sequence[str]]]:
+        """Remove what is not complete, unused for `days`, or least recently used above MOST, or all; never what is in
+        use. Returns a sentence for each, and what could not be removed of it."""
+        lines: List[Tuple[str, Sequence[str]]] = []
+        for number, each in enumerate(sorted(self._every(), key=lambda each: each.unused_days), 1):
+            if each.record.lock and each.unused_days <= days and number <= MOST and not everything:
+                continue
+            with file_lock(self._lock, exclusive=True, timeout=LOCK_SECONDS):  # no command takes it meanwhile
+                if each.is_used:
+                    continue
+                each.give_up()
+            why = "unused for %.0f days" % each.unused_days if each.record.lock else "not complete"
+            lines.append(("environment %s: removed, %s" % (each.name, why), remove_tree(each.path, None, "none", {})))
+        return lines
+
+    def _every(self) -> List[SharedEnvironment]:
+        entries = os.scandir(self.directory) if os.path.isdir(self.directory) else ()
+        return [SharedEnvironment(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
+
+
+# -- what run.sh asks for ----------------------------------------------------------------------------------------------
+
+
 def main(verb: str, *words: str) -> int:
     """The exit code: 1 if there is no venv, or one that is no longer whole."""
     verbs = {"venv": make_venv, "store-packages": store_packages, "row-venv": make_row_venv}
@@ -65,7 +173,11 @@ def make_venv(run_dir: str, directory: str) -> None:
     """Make the venv of the run's install steps, over the packages that they have installed before."""
     install = run_directory.read_plan(run_directory.RunDir(run_dir)).install
     key = environment_key(install, os.environ.get("GITHUB_WORKSPACE", ""), os.environ)
-    environment = None if install.fresh else _usable(EnvironmentStore(install.store), key, directory)
+    environment = None if install.fresh else EnvironmentStore(install.store).take(key, directory)
+    if environment is not None and (changed := environment.changed()):
+        environment.give_up()
+        _print("packages of earlier runs are installed again, since they were changed: %s" % _named(changed))
+        environment = None
     create_venv(directory, environment.prefix if environment else None)
     if environment is None:
         _write(run_dir, _KEY, key)
@@ -88,10 +200,9 @@ def store_packages(run_dir: str, directory: str) -> None:
         _print("packages are not shared with other runs: %s" % error)
         return
     if packages:
-        environment = store.new(key)
+        environment = store.new(key, directory)
         move(list(itertools.chain(*packages.values())), directory, environment.prefix)
-        environment.add_user(directory)
-        environment.seal(EnvironmentRecord(tuple(sorted(packages)), time.time()))
+        environment.seal(list(packages), time.time())
         _write(run_dir, _ENVIRONMENT, environment.path)
         put_over(directory, environment.prefix)
         _print("stored for other runs of these steps: %s" % environment.record.description)
@@ -101,38 +212,25 @@ def store_packages(run_dir: str, directory: str) -> None:
 
 
 def make_row_venv(directory: str, below: str) -> None:
-    """Make a row's own venv over that of the install steps, and note what other rows have changed of theirs."""
+    """Make a row's own venv over that of the install steps in `below`, and put into the row's events what other rows
+    have changed of theirs, and of their checkout; the first row lists what there is."""
     create_venv(directory, below)
-    note_changes(os.environ[run_directory.ENV_RUN_DIR], os.path.dirname(below), os.environ["GITHUB_WORKSPACE"])
-
-
-def _usable(store: EnvironmentStore, key: str, directory: str) -> Optional[SharedEnvironment]:
-    environment = store.take(key, directory)
-    changed = environment.changed() if environment is not None else []
-    if environment is None or not changed:
-        return environment
-    environment.give_up()
-    _print("packages of earlier runs are installed again, since they were changed: %s" % _named(changed))
-    return None
-
-
-def note_changes(run_dir: str, setup: str, workspace: str) -> None:
-    """Put into the row's events what changed of the venv and the checkout of the install steps in `setup`; the first
-    row lists what there is. Raises OSError."""
-    tops = {"packages": os.path.join(setup, "venv"), "checkout": workspace}
+    setup = os.path.dirname(below)
+    tops = {"packages": below, "checkout": os.environ["GITHUB_WORKSPACE"]}
     listings = {what: os.path.join(setup, "tmp", what) for what in tops}  # they go with the venv
     os.makedirs(os.path.join(setup, "tmp"), exist_ok=True)
-    with file_lock(os.path.join(setup, "tmp", "lock"), exclusive=True, timeout=stored.LOCK_SECONDS):
+    with file_lock(os.path.join(setup, "tmp", "lock"), exclusive=True, timeout=LOCK_SECONDS):
         if not os.path.exists(listings["checkout"]):
             for what, top in tops.items():
-                stored.write_listing(listings[what], top)
+                write_listing(listings[what], top)
             return
-    before = {what: stored.read_listing(path) for what, path in listings.items()}
-    changed = {what: stored.changed_files(before[what], top) for what, top in tops.items()}
+    changed = {what: changed_files(listings[what], top) for what, top in tops.items()}
     environment = content_of(os.path.join(setup, _ENVIRONMENT)).decode("utf-8", "surrogateescape")
     changed["packages"] += SharedEnvironment(environment).changed() if environment else []
-    changed["checkout"] = [file for file in changed["checkout"] if file in before["checkout"]]  # new files are a row's
-    with open(run_directory.RunDir(run_dir).events, "a", encoding="ascii") as events:
+    listed = _read_listing(listings["checkout"])
+    changed["checkout"] = [file for file in changed["checkout"] if file in listed]  # new files are a row's
+    run = run_directory.RunDir(os.environ[run_directory.ENV_RUN_DIR])
+    with open(run.events, "a", encoding="ascii") as events:
         for what, files in changed.items():
             if files:
                 text = "changed since the install steps: " + _named(files)
@@ -151,6 +249,50 @@ def _write(run_dir: str, name: str, text: str) -> None:
 
 def _print(text: str) -> None:
     print("ci-tasks: " + text, flush=True)
+
+
+# -- files that must stay as they are ----------------------------------------------------------------------------------
+
+
+def write_listing(path: str, top: str) -> None:
+    """Note in the file `path` what is below `top`."""
+    listed = (b"%s\t%s\0" % (state, os.fsencode(file)) for file, state in _states(top).items())
+    replace_file(path, b"".join(listed))
+
+
+def changed_files(listing: str, top: str) -> List[str]:
+    """The files below `top` that are not as listed. Byte code that a row has cached is removed, and is not among them:
+    Python would run it without a look at the source."""
+    listed, now = _read_listing(listing), _states(top)
+    changed = sorted(file for file in {*listed, *now} if listed.get(file) != now.get(file))
+    byte_code = {file for file in changed if os.path.basename(os.path.dirname(file)) == "__pycache__"}
+    for file in byte_code:
+        with suppress(OSError):
+            os.unlink(os.path.join(top, file))
+    return [file for file in changed if file not in byte_code or os.path.lexists(os.path.join(top, file))]
+
+
+def _read_listing(path: str) -> Dict[str, bytes]:
+    """Without the list nothing is listed: every file counts as changed."""
+    lines = (line.split(b"\t", 1) for line in content_of(path).split(b"\0")[:-1])
+    return {os.fsdecode(file): state for state, file in lines}
+
+
+def _states(top: str) -> Dict[str, bytes]:
+    """Each file and link below `top`, but for git's own, with all that stat says of it but the time of its last access.
+    Only root can choose the time of a file's last change (ctime)."""
+    found: Dict[str, bytes] = {}
+    for directory, names, files in os.walk(top):
+        links = [name for name in names if os.path.islink(os.path.join(directory, name))]
+        names[:] = [name for name in names if name != ".git"]
+        for path in (os.path.join(directory, name) for name in files + links):
+            with suppress(OSError):  # it is gone by now
+                info = os.lstat(path)
+                # uv links files of its cache into a venv, and a further link is such a change.
+                changed_at = 0 if info.st_nlink > 1 else info.st_ctime_ns
+                values = (info.st_mode, info.st_size, info.st_mtime_ns, changed_at, info.st_ino)
+                found[os.path.relpath(path, top)] = b"%d %d %d %d %d" % values
+    return found
 
 
 # -- venvs over another prefix -----------------------------------------------------------------------------------------

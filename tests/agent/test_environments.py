@@ -13,12 +13,12 @@ import venv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ci_tasks.agent.environments import command, store
-from ci_tasks.agent.environments.command import create_venv, site_packages
-from ci_tasks.agent.environments.store import EnvironmentRecord, EnvironmentStore, SharedEnvironment
+from ci_tasks.agent import environments
+from ci_tasks.agent.environments import EnvironmentStore, SharedEnvironment, create_venv, site_packages
 from ci_tasks.agent.files import LockTimeout, file_lock
 from ci_tasks.agent.records import InstallStep, InstallSteps, Plan, read_events
 from ci_tasks.agent.run_directory import RunDir, write_record
@@ -68,14 +68,14 @@ class Machine:
         install = InstallSteps(self.store.directory, (InstallStep(f"{names} {of}"),), fresh=fresh)
         write_record(run.plan, Plan(install=install))
         done = Done("", f"{run.path}/venv")
-        assert command.main("venv", run.path, done.venv) == 0
+        assert environments.main("venv", run.path, done.venv) == 0
         for name in names:
             if done.python(f"import importlib.util as u; print(u.find_spec({name!r}))") == "None":
                 newest = sorted(self.index.glob(f"{name}-*.whl"))[-1]
                 unpack_wheel(newest, site_packages(done.venv), url=of if name == names[0] else "")
         if after:
             done.python(after)
-        assert command.main("store-packages", run.path, done.venv) == code
+        assert environments.main("store-packages", run.path, done.venv) == code
         done.log = self._capture.readouterr().out
         return done
 
@@ -92,7 +92,7 @@ def machine(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     def create(directory: str, over: str | None) -> None:
         create_venv(directory, over) if over else venv.EnvBuilder(symlinks=True).create(directory)
 
-    monkeypatch.setattr(command, "create_venv", create)
+    monkeypatch.setattr(environments, "create_venv", create)
     machine = Machine(tmp_path, capsys)
     assert "ci-tasks: stored for other runs of these steps: 2 packages" in machine.run("greeting", "politeness").log
     return machine
@@ -160,7 +160,7 @@ def test_a_venv_that_has_lost_packages_is_not_used(machine: Machine, monkeypatch
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(command, "put_over", full)
+    monkeypatch.setattr(environments, "put_over", full)
     assert "the venv cannot be used: " in machine.run("extra", code=1).log
 
 
@@ -212,7 +212,7 @@ def test_a_row_is_told_what_an_earlier_row_changed(
         run = RunDir(str(machine.path / name))
         os.makedirs(run.path)
         monkeypatch.setenv("CI_TASKS_RUN_DIR", run.path)
-        assert command.main("row-venv", f"{run.path}/tmp/venv", done.venv) == 0
+        assert environments.main("row-venv", f"{run.path}/tmp/venv", done.venv) == 0
         events = read_events(Path(run.events).read_text()) if os.path.exists(run.events) else []
         return {event.event: re.sub("[^,]*: |lib/[^,]*/site-packages/", "", event.name or "") for event in events}
 
@@ -231,10 +231,9 @@ def fill(directory: Path, *names: str) -> EnvironmentStore:
     """A store with environments of these names, used at once one after the other."""
     kept = EnvironmentStore(str(directory))
     for number, name in enumerate(names):
-        environment = kept.new(name)
+        environment = kept.new(name, str(directory.parent / f"venv-{name}"))
         os.mkdir(environment.prefix)
-        environment.add_user(str(directory.parent / f"venv-{name}"))
-        environment.seal(EnvironmentRecord((f"{name}==1",), made_at=number))
+        environment.seal([f"{name}==1"], made_at=number)
         used = time.time() - 3600 * (len(names) - number)
         os.utime(environment.path, (used, used))
     return kept
@@ -252,7 +251,7 @@ def fill(directory: Path, *names: str) -> EnvironmentStore:
 def test_what_is_old_or_too_much_is_removed_but_never_what_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unused: str, how: dict[str, float], left: set[str]
 ) -> None:
-    monkeypatch.setattr(store, "MOST", 2)
+    monkeypatch.setattr(environments, "MOST", 2)
     kept = fill(tmp_path / "environments", "a", "b", "c")
     for name in unused:
         shutil.rmtree(tmp_path / f"venv-{name}")
@@ -284,14 +283,13 @@ def test_a_store_that_does_not_exist_is_not_made_by_a_look(tmp_path: Path) -> No
     assert not os.path.exists(kept.directory)
 
 
-def test_an_environment_that_was_never_completed_is_not_used_and_goes_after_a_while(tmp_path: Path) -> None:
+def test_an_environment_that_is_not_complete_is_not_used_and_goes_with_its_venv(tmp_path: Path) -> None:
     kept = fill(tmp_path / "environments", "a")
-    half = kept.new("a")
+    half = kept.new("a", str(tmp_path / "venv-half"))
     assert kept.take("a", str(tmp_path / "venv")) is not None
     assert [each.record.lock for each in kept.all("a")] == [("a==1",)]
-    kept.clean()
-    assert os.path.exists(half.path), "it may be being made"
-    os.utime(half.path, (0, 0))
+    assert kept.clean() == [], "it is being made"
+    shutil.rmtree(tmp_path / "venv-half")
     ((sentence, _),) = kept.clean()
     assert sentence == f"environment {half.name}: removed, not complete"
 
@@ -327,7 +325,8 @@ def checkout(path: Path, files: Mapping[str, str]) -> Path:
 def key_of(
     workspace: Path, text: str = PLAIN, environ: Mapping[str, str] = ENVIRON, env: tuple[str, ...] = (), **step: str
 ) -> str:
-    return command.environment_key(InstallSteps("/store", (InstallStep(text, **step),), env), str(workspace), environ)  # type: ignore[arg-type]
+    steps = InstallSteps("/store", (InstallStep(text, **step),), env)  # type: ignore[arg-type]
+    return environments.environment_key(steps, str(workspace), environ)
 
 
 def test_another_checkout_of_another_label_has_the_same_key(workspace: Path, tmp_path: Path) -> None:
@@ -336,35 +335,32 @@ def test_another_checkout_of_another_label_has_the_same_key(workspace: Path, tmp
         assert key_of(workspace, text) == key_of(other, text)
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {**ENVIRON, "PIP_INDEX_URL": "https://other"},
-        {**ENVIRON, "PIP_CONFIG_FILE": "{workspace}/pip.conf"},
-        {**ENVIRON, "HOME": "{workspace}/home"},
-    ],
-)
-def test_another_index_has_another_key(workspace: Path, environ: dict[str, str]) -> None:
+DIFFERENT: Mapping[str, Mapping[str, Any]] = {
+    "an index": {"environ": {**ENVIRON, "PIP_INDEX_URL": "https://other"}},
+    "pip's settings, by name": {"environ": {**ENVIRON, "PIP_CONFIG_FILE": "{workspace}/pip.conf"}},
+    "pip's settings, at home": {"environ": {**ENVIRON, "HOME": "{workspace}/home"}},
+    "steps": {"text": PLAIN + " numpy"},
+    "variables": {"env": ("CUDA=1",)},
+    "directory": {"directory": "more"},
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT.values(), ids=DIFFERENT)
+def test_what_may_install_something_else_has_another_key(workspace: Path, what: Mapping[str, Any]) -> None:
     checkout(workspace, {"pip.conf": "[global]\nindex-url = https://a\n", "home/.config/pip/pip.conf": "[global]\n"})
-    environ = {name: value.format(workspace=workspace) for name, value in environ.items()}
-    assert key_of(workspace) != key_of(workspace, environ=environ)
-
-
-def test_another_python_has_another_key(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = key_of(workspace)
-    monkeypatch.setattr(sys, "version", "3.9.18 (main) [GCC]")
-    assert key_of(workspace) != before
-
-
-def test_other_steps_variables_and_directories_have_other_keys(workspace: Path) -> None:
-    different = {
-        key_of(workspace),
-        key_of(workspace, PLAIN + " numpy"),
-        key_of(workspace, env=("CUDA=1",)),
-        key_of(workspace, directory="more"),
-    }
-    assert len(different) == 4
+    environ = {name: value.format(workspace=workspace) for name, value in what.get("environ", ENVIRON).items()}
+    assert key_of(workspace) != key_of(workspace, **{**what, "environ": environ})
     assert key_of(workspace, environ={**ENVIRON, "LANG": "C"}) == key_of(workspace), "what pip does not read"
+
+
+def test_another_python_or_a_changed_file_that_describes_packages_has_another_key(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [key_of(workspace)]
+    (workspace / "more/requirements.txt").write_text("numpy==2\n")
+    keys.append(key_of(workspace))
+    monkeypatch.setattr(sys, "version", "3.9.18 (main) [GCC]")
+    assert len({*keys, key_of(workspace)}) == 3
 
 
 DESCRIBED = ["more/requirements.txt", "pyproject.toml", "requirements.txt", "setup.py"]
@@ -378,11 +374,5 @@ NAMED = {
 
 @pytest.mark.parametrize("text", NAMED)
 def test_what_describes_packages_and_what_a_step_names_decides_what_it_installs(workspace: Path, text: str) -> None:
-    found = command.deciding_files(InstallSteps("/store", (InstallStep(text),)), str(workspace))
+    found = environments.deciding_files(InstallSteps("/store", (InstallStep(text),)), str(workspace))
     assert sorted(found) == sorted(DESCRIBED + NAMED[text])
-
-
-def test_a_changed_file_that_describes_packages_has_another_key(workspace: Path) -> None:
-    before = key_of(workspace)
-    (workspace / "more/requirements.txt").write_text("numpy==2\n")
-    assert key_of(workspace) != before

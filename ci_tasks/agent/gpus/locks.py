@@ -1,4 +1,8 @@
-"""What a run needs of its host: named locks of the host (such as for Ray on the host's network), and GPUs.
+"""What a run needs of its host: named locks of the host (such as for Ray on the host's network), and GPUs; and their
+lock files: taking one, and who holds one, in words, from /proc/locks and /proc/PID.
+
+The files are those of the checkout's lock script, one `flock` each. Nothing is ever written into them, and none is ever
+removed: a lock on a file without a name excludes no process. What cannot be read of a holder is "an unknown process".
 
 Either the agent takes the locks of the lowest free GPUs, all or none, for a suite without a lock script. Or the job's
 own script does, and the agent *blocks* GPUs meanwhile: it holds the locks of those that do not exist here and of those
@@ -21,30 +25,56 @@ Why no GPU is given twice, and why there is no deadlock:
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
+import pwd
 import random
 import re
+import shlex
+import stat
 import time
-from typing import Dict, Iterable, Iterator, List, Optional, Set
+from contextlib import suppress
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from .. import files, mask, processes, run_directory
+from ..files import content_of
 from ..records import AGENT, GpuRequest, Phase, Plan
-from . import lock_files, nvidia_smi
+from . import nvidia_smi
 
 DIRECTORY = "/dev/shm"
 ENV_DIRECTORY = "CI_TASKS_LOCK_DIR"  # for tests, which must not block real runs
 # The ids under a name that the job's script does not set: the container adapter passes them as CUDA_VISIBLE_DEVICES.
 ENV_GPU_IDS = "CI_TASKS_GPU_IDS"
+LOCKS = "/proc/locks"
+UNKNOWN = "an unknown process"
+POLL_SECONDS = 0.05  # between two looks at the locks
+REFRESH_SECONDS = 2.0  # between two looks at the GPUs
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # The messages of the checkout's lock script. Any other than "Acquired" means that it waits.
 _MESSAGE = re.compile(rb"^\[gpu_lock_exec\] (?:Acquired GPUs: (\d+(?:,\d+)*)\s*$)?", re.M)
 _MAX_LINE = 4096  # bytes of an unfinished line that are kept
-POLL_SECONDS = 0.05  # between two looks at the locks
-REFRESH_SECONDS = 2.0  # between two looks at the GPUs
+_MAX_COMMAND = 60  # characters of a command line
+# Neither follows a symbolic link nor blocks on something that is no regular file.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLOCK = re.compile(r"^\d+: FLOCK +\w+ +(\w+) +(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.M)
 
 
 class ResourcesUnavailable(Exception):
     """The run is not possible on this host; the message says why."""
+
+
+class LockError(Exception):
+    """A lock file cannot be used; the message says what to do about it."""
+
+
+class HeldLock(NamedTuple):
+    """One line of /proc/locks: `pid` took an flock on the `file` (major, minor, inode); a `shared` one excludes only
+    exclusive locks. A holder in another container's process namespace may be missing, or have PID 0."""
+
+    file: Tuple[int, int, int]
+    pid: int
+    shared: bool
 
 
 class RunResources:
@@ -101,7 +131,7 @@ class RunResources:
                 self._poll_gpus()
             else:
                 self.are_ready = next(self._steps, True)
-        except (lock_files.LockError, OSError) as error:
+        except (LockError, OSError) as error:
             if not self.are_ready:
                 raise ResourcesUnavailable(str(error)) from None
         if self.are_ready and (self.gpu_ids is not None or not self._request.count):
@@ -137,7 +167,7 @@ class RunResources:
         self.stop_waiting()
         _release(self.held)
         while self._host_locks:
-            lock_files.release(self._host_locks.pop())
+            release(self._host_locks.pop())
 
     def _stop_polling(self) -> None:
         self.waiting, self.next_poll_at = [], math.inf
@@ -152,21 +182,21 @@ class RunResources:
             return
         if request.simulated is not None:
             monitor.latest = nvidia_smi.simulated_gpus(request.simulated)
-        elif monitor.latest is None:
+        else:
             monitor.start()
         while monitor.latest is None:
             yield False
         if monitor.latest.problem == nvidia_smi.NO_PROGRAM and request.declared is not None:
             monitor.close()
-            monitor.latest, monitor.problem = nvidia_smi.simulated_gpus(request.declared), ""
-        if monitor.latest.problem:
+            monitor.latest = nvidia_smi.simulated_gpus(request.declared)
+        if not monitor.latest.gpus:
             raise ResourcesUnavailable("nvidia-smi shows no GPUs: %s" % monitor.latest.problem)
         here = [gpu for gpu in monitor.latest.ids if gpu < request.total]
         if len(here) < request.count:
             words = (len(here), "s"[: len(here) != 1], request.count)
             raise ResourcesUnavailable("this host has %d GPU%s, the job needs %d" % words)
         if request.by == AGENT:
-            lock_files.create_missing([request.paths[gpu] for gpu in here])
+            create_missing([request.paths[gpu] for gpu in here])
         self._poll_gpus()  # what must not be used is blocked before the job starts
         while request.by == AGENT and self.gpu_ids is None:
             yield False
@@ -177,9 +207,9 @@ class RunResources:
         simulated = self._request.directory if self._request.simulated is not None else ""
         directory = simulated or os.environ.get(ENV_DIRECTORY) or DIRECTORY
         path = os.path.join(directory, "ci-tasks-%s.lock" % re.sub(r"[^A-Za-z0-9_.-]", "_", name))
-        while (descriptor := lock_files.try_lock(path, own=True)) is None:
-            holder = lock_files.holders({0: path}).get(0, 0)
-            self.waiting = ["%s held by %s" % (name, lock_files.describe_process(holder))]
+        while (descriptor := try_lock(path, own=True)) is None:
+            holder = holders({0: path}).get(0, 0)
+            self.waiting = ["%s held by %s" % (name, describe_process(holder))]
             yield False
         self._host_locks.append(descriptor)
         self.waiting = []
@@ -188,8 +218,7 @@ class RunResources:
 
     def _poll_gpus(self) -> None:
         request, snapshot, now = self._request, self._monitor.latest, time.monotonic()
-        if snapshot is None or snapshot.problem:
-            return
+        assert snapshot is not None
         in_use = nvidia_smi.gpus_in_use(snapshot.gpus, snapshot.apps)
         usable = {gpu for gpu in snapshot.ids if gpu < request.total and gpu not in in_use}
         if request.by != AGENT:
@@ -199,7 +228,7 @@ class RunResources:
             return
         if self._waits and now >= self._describe_at:
             self._describe_at = now + REFRESH_SECONDS
-            self.waiting = self._reasons(snapshot.ids, in_use)
+            self.waiting = [*self._reasons(snapshot.ids, in_use), *filter(None, [snapshot.problem])]
 
     def _block(self, unusable: Set[int]) -> None:
         _release(self.blocked, except_for=unusable)
@@ -216,33 +245,164 @@ class RunResources:
         return bool(self.held)
 
     def _lock(self, gpu: int, locks: Dict[int, int], shared: bool = False) -> None:
-        descriptor = lock_files.try_lock(self._request.paths[gpu], shared)
+        descriptor = try_lock(self._request.paths[gpu], shared)
         if descriptor is not None:
             locks[gpu] = descriptor
 
     def _reasons(self, ids: Iterable[int], in_use: Dict[int, str]) -> List[str]:
         """What keeps the request from being met now, a sentence for all GPUs with the same reason."""
         missing = set(self._request.paths) - set(ids)
-        holders = lock_files.holders(self._request.paths)
+        others = holders(self._request.paths)
         reasons: Dict[str, List[int]] = {}
         for gpu in sorted(set(self._request.paths) - missing - set(self.held)):
-            if gpu in holders:
-                reasons.setdefault(" held by " + lock_files.describe_process(holders[gpu]), []).append(gpu)
+            if gpu in others:
+                reasons.setdefault(" held by " + describe_process(others[gpu]), []).append(gpu)
             elif gpu in in_use:
                 reasons.setdefault(": %s without a lock" % in_use[gpu], []).append(gpu)
-            elif os.path.exists(self._request.paths[gpu]) and not lock_files.is_free(self._request.paths[gpu]):
-                reasons.setdefault(" held by " + lock_files.UNKNOWN, []).append(gpu)
+            elif os.path.exists(self._request.paths[gpu]) and is_held(self._request.paths[gpu]):
+                reasons.setdefault(" held by " + UNKNOWN, []).append(gpu)
         if missing:
             reasons[" do%s not exist here" % ("es" if len(missing) == 1 else "")] = sorted(missing)
-        sentences = [lock_files.numbered("GPU", gpus) + reason for reason, gpus in reasons.items()]
-        return sentences + ([self._monitor.problem] if self._monitor.problem else [])
+        return [numbered("GPU", gpus) + reason for reason, gpus in reasons.items()]
 
 
 def _release(locks: Dict[int, int], except_for: Iterable[int] = ()) -> None:
     for gpu in set(locks) - set(except_for):
-        lock_files.release(locks.pop(gpu))
+        release(locks.pop(gpu))
 
 
 def visible_gpus() -> Dict[str, str]:
     """The variables for the container of a job whose GPUs the agent chose, read in the job's own environment."""
     return {_VISIBLE: os.environ[ENV_GPU_IDS]} if ENV_GPU_IDS in os.environ else {}
+
+
+# -- lock files --------------------------------------------------------------------------------------------------------
+
+
+def try_lock(path: str, shared: bool = False, own: bool = False) -> Optional[int]:
+    """The descriptor that holds the lock, or None if another process holds it. Read access is enough, so that a file of
+    root's serves every user. `own`: only ci-tasks uses the file, so any user may create it."""
+    try:
+        create_missing([path], own)
+        descriptor = os.open(path, _FLAGS)
+    except OSError as error:
+        remedy = "; run once as root: chmod 666 %s" % shlex.quote(path) if isinstance(error, PermissionError) else ""
+        raise LockError("lock file %s: %s%s" % (path, error.strerror, remedy)) from None
+    is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    if is_file and files.try_lock(descriptor, exclusive=not shared):
+        return descriptor
+    os.close(descriptor)
+    if not is_file:
+        raise LockError("lock file %s: not a regular file" % path)
+    return None
+
+
+def release(descriptor: int) -> None:
+    """Release the lock at once, even if a child process has inherited the descriptor."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def is_held(path: str) -> bool:
+    """Whether another process holds an exclusive lock at this moment."""
+    return files.is_locked(path, _FLAGS, exclusive=False) is True
+
+
+def create_missing(paths: Iterable[str], own: bool = False) -> None:
+    """Create the lock files that do not exist, for every user. Raises LockError, OSError."""
+    missing = [path for path in paths if not os.path.lexists(path)]
+    directory = os.path.dirname(missing[0]) or "." if missing else ""
+    if missing and not own and os.path.isdir(directory):
+        protected = content_of("/proc/sys/fs/protected_regular").decode("ascii").strip() or "0"
+        if blocks_other_users(os.stat(directory), os.geteuid(), protected):
+            quoted = " ".join(map(shlex.quote, missing))
+            raise LockError(
+                "the lock file %s is missing, and root's containers could not open one that this user creates; "
+                "run once as root: touch %s && chmod 666 %s" % (missing[0], quoted, quoted)
+            )
+    for path in missing:
+        os.makedirs(directory, exist_ok=True)
+        with suppress(PermissionError):  # another user created it meanwhile
+            descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o666)
+            try:
+                os.fchmod(descriptor, 0o666)  # the umask must not keep others out
+            finally:
+                os.close(descriptor)
+
+
+def blocks_other_users(directory: os.stat_result, user: int, protected: str) -> bool:
+    """Whether other users could not open a file that `user` creates in `directory` the way the lock script does.
+
+    It opens with O_CREAT. Under fs.protected_regular the kernel refuses that for a file in a sticky, world-writable
+    directory that belongs neither to the opener nor to the directory's owner, even to root: a lock file created by a
+    person would break every job of root's on this machine.
+    """
+    shared = bool(directory.st_mode & stat.S_ISVTX) and bool(directory.st_mode & stat.S_IWOTH)
+    return shared and user != directory.st_uid and protected != "0"
+
+
+# -- who holds them ----------------------------------------------------------------------------------------------------
+
+
+def parse_locks(text: str) -> List[HeldLock]:
+    """The flocks in /proc/locks; processes that only wait (`->`) hold nothing.
+
+    1: FLOCK  ADVISORY  WRITE 21234 00:1b:8 0 EOF
+    """
+    return [
+        HeldLock((int(major, 16), int(minor, 16), int(inode)), int(pid), kind == "READ")
+        for kind, pid, major, minor, inode in _FLOCK.findall(text)
+    ]
+
+
+def holders(paths: Dict[int, str]) -> Dict[int, int]:
+    """{key: pid} of another process with an exclusive lock on the file, as far as this system shows them."""
+    held = parse_locks(content_of(LOCKS).decode("ascii", "replace"))
+    others = {lock.file: lock.pid for lock in held if not lock.shared and lock.pid != os.getpid()}
+    found = {}
+    for key, path in paths.items():
+        with suppress(OSError, KeyError):
+            file = os.stat(path)
+            found[key] = others[os.major(file.st_dev), os.minor(file.st_dev), file.st_ino]
+    return found
+
+
+def run_dir_of(pid: int) -> Optional[str]:
+    """The run directory that a process belongs to: by its environment, or as the run's own agent, which has that
+    directory as its working directory. None if it belongs to no run, or nothing can be read."""
+    mark = os.fsencode(run_directory.ENV_RUN_DIR + "=")
+    for entry in processes.environ(pid):
+        if entry.startswith(mark):
+            return os.path.realpath(os.fsdecode(entry[len(mark) :]))
+    with suppress(OSError, ValueError):
+        directory = os.readlink("/proc/%d/cwd" % pid)
+        if run_directory.read_status(run_directory.RunDir(directory)).pid == pid:
+            return directory
+    return None
+
+
+def describe_process(pid: int) -> str:
+    """`run 20260102-030405-ckpt.03`, `pid 4242 of root (python train.py)`, or UNKNOWN."""
+    directory = run_dir_of(pid)
+    if directory is not None:
+        return "run " + ".".join(directory.split("/")[-2:])
+    argv = [os.fsdecode(word) for word in content_of("/proc/%d/cmdline" % pid).split(b"\0")[:-1]]
+    text = " ".join(shlex.quote(word) for word in mask.masked(argv))
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    text = text if len(text) <= _MAX_COMMAND else text[: _MAX_COMMAND - 1] + "…"
+    owner = ""
+    with suppress(OSError, KeyError):
+        owner = " of " + pwd.getpwuid(os.stat("/proc/%d" % pid).st_uid).pw_name
+    return "pid %d%s (%s)" % (pid, owner, text) if text else UNKNOWN
+
+
+def numbered(noun: str, numbers: Iterable[int]) -> str:
+    """`GPU 5`, `GPUs 0-3`, `ranks 0, 2, 5-7`."""
+    ranges: List[List[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    text = ", ".join("%d-%d" % (part[0], part[-1]) if len(part) > 1 else str(part[0]) for part in ranges)
+    return "%s%s %s" % (noun, "s" if sum(map(len, ranges)) > 1 else "", text)

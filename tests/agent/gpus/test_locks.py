@@ -1,11 +1,16 @@
-"""Locks of GPUs and of the host, against real processes, the sample's lock script, and each other."""
+"""Locks of GPUs and of the host, against real processes, the sample's lock script, and each other; who holds one."""
 
 from __future__ import annotations
 
 import fcntl
+import getpass
+import json
 import os
 import random
+import re
+import shlex
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,15 +21,16 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, decode
-from ci_tasks.agent.gpus import lock_files, nvidia_smi, run_resources
+from ci_tasks.agent.gpus import locks, nvidia_smi
+from ci_tasks.agent.gpus.locks import HeldLock, LockError, ResourcesUnavailable, RunResources, visible_gpus
 from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess, GpuSnapshot
-from ci_tasks.agent.gpus.run_resources import ResourcesUnavailable, RunResources, visible_gpus
 from ci_tasks.agent.records import AGENT, JOB, GpuRequest, Plan
 
 if TYPE_CHECKING:
     from tests.agent.conftest import GpuHost
 
 Until = Callable[..., Any]
+ME = getpass.getuser()
 SCRIPT = Path(__file__).parents[3] / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
 WAITS = b"[gpu_lock_exec] try_acquire_count failed, sleep and retry (only got: [0])\n"
 
@@ -33,15 +39,16 @@ class Monitor:
     """Shows the snapshot that a test sets."""
 
     def __init__(self) -> None:
-        self.problem = ""
-        self.latest: GpuSnapshot | None = None
         self.see(8)
 
-    def see(self, count: int, *apps: GpuProcess) -> None:
-        self.latest = GpuSnapshot(tuple(Gpu(at, f"GPU-{at}", "H200", "580", 4, 143771) for at in range(count)), apps)
+    def see(self, count: int, *apps: GpuProcess, problem: str = "") -> None:
+        gpus = tuple(Gpu(at, f"GPU-{at}", "H200", "580", 4, 143771) for at in range(count))
+        self.latest = GpuSnapshot(gpus, apps, problem)
 
-    def close(self) -> None:
+    def start(self) -> None:
         pass
+
+    close = start
 
 
 @pytest.fixture
@@ -55,7 +62,7 @@ def monitor(monkeypatch: pytest.MonkeyPatch) -> Monitor:
 def new(
     gpu_host: GpuHost, monitor: Monitor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., RunResources]]:
-    monkeypatch.setattr(run_resources, "REFRESH_SECONDS", 0)
+    monkeypatch.setattr(locks, "REFRESH_SECONDS", 0)
     made: list[RunResources] = []
 
     def make(count: int, by: str = AGENT, **more: Any) -> RunResources:
@@ -86,15 +93,16 @@ def test_all_or_none_and_who_holds_what_is_named(
     gpu_host: GpuHost, monitor: Monitor, new: Callable[..., RunResources], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder = gpu_host.hold(0, 1, 3, CI_TASKS_RUN_DIR="/runs/batch/07")
-    monitor.see(6, GpuProcess("GPU-5", 4242, 62464, "python train.py"))
+    process, problem = GpuProcess("GPU-5", 4242, 62464, "python train.py"), "no answer from nvidia-smi within 20 s"
+    monitor.see(6, process)
     mine = new(4)
     assert (mine.phase, mine.gpu_ids, gpu_host.free()) == ("waiting", None, [2, 4, 5, 6, 7])
     others = ["GPU 5: 61 GiB in use by pid 4242 (python train.py) without a lock", "GPUs 6-7 do not exist here"]
     assert mine.waiting == ["GPUs 0-1, 3 held by run batch.07", *others]
-    monkeypatch.setattr(lock_files, "LOCKS", "/no/such/file")
-    monitor.problem = "no answer from nvidia-smi within 20 s"
+    monkeypatch.setattr(locks, "LOCKS", "/no/such/file")
+    monitor.see(6, process, problem=problem)
     mine.poll()
-    assert mine.waiting == ["GPUs 0-1, 3 held by an unknown process", *others, monitor.problem]
+    assert mine.waiting == ["GPUs 0-1, 3 held by an unknown process", *others, problem]
     gpu_host.end(holder)
     mine.poll()
     assert (mine.gpu_ids, mine.waiting, mine.phase) == ([0, 1, 2, 3], [], "running")
@@ -287,13 +295,13 @@ def test_named_locks_are_taken_in_order_and_none_past_one_that_is_held(gpu_host:
     assert simulated.are_ready, "runs with simulated GPUs have their own"
     mine.close()
     simulated.close()
-    assert lock_files.is_free(str(gpu_host.path / "ci-tasks-a.lock"))
+    assert not locks.is_held(str(gpu_host.path / "ci-tasks-a.lock"))
 
 
 def test_the_agents_choice_is_read_from_the_jobs_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(run_resources.ENV_GPU_IDS, raising=False)
+    monkeypatch.delenv(locks.ENV_GPU_IDS, raising=False)
     assert visible_gpus() == {}
-    monkeypatch.setenv(run_resources.ENV_GPU_IDS, "2,3")
+    monkeypatch.setenv(locks.ENV_GPU_IDS, "2,3")
     assert visible_gpus() == {"CUDA_VISIBLE_DEVICES": "2,3"}
 
 
@@ -306,3 +314,158 @@ def test_what_is_null_or_absent_in_the_plan_is_as_in_ci() -> None:
     for more in ({"pattern": "/dev/shm/lock"}, {"by": "magic"}):
         with pytest.raises(RecordError, match="gpu_locks"):
             decode(Plan, {"gpu_locks": {"count": 1, **more}}, where="plan.json")
+
+
+# -- lock files --------------------------------------------------------------------------------------------------------
+
+
+def _attempt(path: str) -> str:
+    """Whether a process of its own could lock the file with CI's way of opening it."""
+    text = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'a+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    done = subprocess.run([sys.executable, "-c", text, path], capture_output=True, text=True)
+    return "" if done.returncode == 0 else str(done.stderr.splitlines()[-1])
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_an_inherited_lock_outlives_its_taker_until_it_is_released(gpu_host: GpuHost, released: bool) -> None:
+    descriptor = locks.try_lock(gpu_host.lock(0))
+    assert descriptor is not None
+    assert locks.try_lock(gpu_host.lock(0)) is None
+    child = subprocess.Popen(["sleep", "300"], pass_fds=[descriptor])
+    try:
+        locks.release(descriptor) if released else os.close(descriptor)  # as for an agent that is killed
+        assert _attempt(gpu_host.lock(0)).partition(":")[0] == ("" if released else "BlockingIOError")
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_new_lock_file_is_every_users_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        locks.create_missing([str(tmp_path / "new" / "lock")])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new" / "lock").stat().st_mode) == 0o666
+
+
+def test_what_is_no_file_is_refused_and_one_that_may_not_be_read_names_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("fifo", "dir", "link"):
+        with pytest.raises(LockError, match=name):
+            locks.try_lock(str(tmp_path / name))
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "gpu 0").touch()
+    monkeypatch.setattr(os, "open", lambda path, *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    path = str(tmp_path / "gpu 0")
+    said = f"lock file {path}: Permission denied; run once as root: chmod 666 '{path}'"
+    with pytest.raises(LockError, match=f"^{re.escape(said)}$"):
+        locks.try_lock(path)
+
+
+PROTECTED = {
+    "/dev/shm, a person": (0o41777, 0, 1000, "1", True),
+    "/dev/shm, a kernel that does not mind": (0o41777, 0, 1000, "0", False),
+    "/dev/shm, root": (0o41777, 0, 0, "1", False),
+    "one's own directory": (0o41777, 1000, 1000, "1", False),
+    "of a group": (0o41770, 0, 1000, "1", False),
+}
+
+
+@pytest.mark.parametrize(("mode", "owner", "user", "protected", "harm"), PROTECTED.values(), ids=PROTECTED)
+def test_a_person_makes_no_file_that_would_lock_root_out(
+    mode: int, owner: int, user: int, protected: str, harm: bool
+) -> None:
+    directory = os.stat_result((mode, 1, 1, 1, owner, 0, 0, 0, 0, 0))
+    assert locks.blocks_other_users(directory, user, protected) is harm
+
+
+def test_missing_files_that_only_root_may_make_are_named_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "blocks_other_users", lambda *_: True)
+    paths = [str(tmp_path / name) for name in ("a b", "c")]
+    quoted = shlex.join(paths)
+    with pytest.raises(LockError, match=re.escape(f"run once as root: touch {quoted} && chmod 666 {quoted}")):
+        locks.create_missing(paths)
+    assert not list(tmp_path.iterdir())
+    Path(paths[0]).touch()
+    assert locks.try_lock(paths[0]) is not None  # one that exists harms no user
+    assert locks.try_lock(paths[1], own=True) is not None  # one that is never opened with O_CREAT neither
+
+
+# -- who holds what --------------------------------------------------------------------------------------------------
+
+PROC_LOCKS = """\
+1: FLOCK  ADVISORY  WRITE 21234 00:1b:8 0 EOF
+2: POSIX  ADVISORY  READ  1080 fe:00:2097 128 128
+3: FLOCK  ADVISORY  READ 77 fe:10:9 0 EOF
+3: -> FLOCK  ADVISORY  WRITE 99 fe:10:9 0 EOF
+4: OFDLCK ADVISORY  WRITE -1 00:05:12 0 0
+5: FLOCK  ADVISORY  WRITE 0 00:1b:9 0 EOF
+6: FLOCK  ADVISORY  WRITE x 00:1b 0 EOF
+7: LEASE  ACTIVE    READ 5 00:1b:10 0 EOF
+"""
+
+
+def test_flocks_are_read_from_proc_locks() -> None:
+    assert locks.parse_locks(PROC_LOCKS) == [
+        HeldLock((0, 0x1B, 8), 21234, False),
+        HeldLock((0xFE, 0x10, 9), 77, True),
+        HeldLock((0, 0x1B, 9), 0, False),
+    ]
+    assert locks.parse_locks("") == []
+
+
+def test_holders_are_found_by_file(gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = gpu_host.hold(0, 2)
+    gpu_host.hold(1, shared=True)
+    assert locks.try_lock(gpu_host.lock(3)) is not None, "our own are left out"
+    paths = {gpu: gpu_host.lock(gpu) for gpu in range(5)}
+    assert locks.holders(paths) == {0: holder.pid, 2: holder.pid}
+    monkeypatch.setattr(locks, "LOCKS", "/no/such/file")
+    assert locks.holders(paths) == {}
+
+
+def _plan(path: Path, id: str) -> str:
+    path.mkdir(parents=True)
+    (path / "plan.json").write_text(json.dumps({"id": id}))
+    return str(path)
+
+
+def test_a_process_of_a_run_is_told_by_its_mark(gpu_host: GpuHost, tmp_path: Path) -> None:
+    run = _plan(tmp_path / "20260102-030405-ckpt-ab12" / "03", "20260102-030405-ckpt.03")
+    holder, gone = gpu_host.hold(0, CI_TASKS_RUN_DIR=run), gpu_host.hold(1, CI_TASKS_RUN_DIR="/no/such/batch/03")
+    assert locks.run_dir_of(holder.pid) == run
+    assert locks.describe_process(holder.pid) == "run 20260102-030405-ckpt-ab12.03"
+    assert locks.describe_process(gone.pid) == "run batch.03"
+
+
+def test_an_agent_is_recognized_by_its_working_directory(gpu_host: GpuHost, tmp_path: Path) -> None:
+    run = _plan(tmp_path / "batch" / "01", "batch.01")
+    agent, other = (gpu_host.start(["sh", "-c", f"cd {shlex.quote(run)} && echo && exec sleep 300"]) for _ in range(2))
+    (tmp_path / "batch" / "01" / "status.json").write_text(json.dumps({"pid": agent.pid}))
+    assert agent.stdout and other.stdout and agent.stdout.readline() == other.stdout.readline()
+    assert (locks.run_dir_of(agent.pid), locks.run_dir_of(other.pid)) == (run, None)
+
+
+def test_any_other_process_is_its_command_line_in_one_line_with_secrets_hidden(gpu_host: GpuHost) -> None:
+    process = gpu_host.start(["sh", "-c", "echo; read x", "A_TOKEN=verysecret", "two\nlines", "é"])
+    assert process.stdout and process.stdout.readline()
+    said = f"pid {process.pid} of {ME} (sh -c 'echo; read x' 'A_TOKEN=***' 'two?lines' 'é')"
+    assert locks.describe_process(process.pid) == said
+    long = locks.describe_process(gpu_host.hold(0).pid)
+    assert re.fullmatch(rf"pid \d+ of {ME} \(.{{59}}…\)", long)
+    for pid in (0, -1, 2**22 + 1):
+        assert (locks.run_dir_of(pid), locks.describe_process(pid)) == (None, "an unknown process")
+
+
+NUMBERS = [([5], "GPU 5"), ([0, 1, 2, 3], "GPUs 0-3"), ([7, 0, 2, 5, 6], "GPUs 0, 2, 5-7"), ([1, 2], "GPUs 1-2")]
+
+
+def test_gpus_are_named_shortly() -> None:
+    assert [(gpus, locks.numbered("GPU", gpus)) for gpus, _ in NUMBERS] == NUMBERS

@@ -14,13 +14,12 @@ import pytest
 
 from ci_tasks.agent import archive
 from ci_tasks.agent.__main__ import create
-from ci_tasks.agent.environments.command import create_venv, site_packages
-from ci_tasks.agent.environments.store import EnvironmentStore
+from ci_tasks.agent.environments import EnvironmentStore, create_venv, site_packages
 from ci_tasks.agent.records import InstallStep, InstallSteps, Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.planning.script import Script, Venv, render
 from ci_tasks.planning.steps import PlannedStep
-from tests.agent.environments.test_environments import Done
+from tests.agent.test_environments import Done
 from tests.parts.wheels import unpack_wheel, write_wheel
 
 # A wheel may bring byte code, which pip replaces.
