@@ -24,7 +24,6 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.agent.serving.messages import Clear, Prune
-from ci_tasks.background import Background
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.hosts.connection import HostCache, host_id
@@ -88,16 +87,6 @@ class CodeSnapshot(Protocol):
         ...
 
 
-def start_host_snapshot(
-    source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
-) -> Background[Snapshot] | None:
-    """Take it in the background: git is busy with it while the rest of a command is loaded. None where our files lie in
-    the checkout: nothing may be written there before `prepare` has found that git ignores them."""
-    if store.home().is_relative_to(source):
-        return None
-    return Background(take_host_snapshot, source, rev, base, overlays)
-
-
 def take_host_snapshot(
     source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
 ) -> Snapshot:
@@ -137,7 +126,7 @@ class Executor:
         self._runs: dict[str, RemoteRun] = {}  # of rows, by run directory
         self._setups: dict[str, RemoteRun] = {}  # of install steps
         self._keeps_setups = False  # rows go on with them
-        self._taken: Background[Snapshot] | CodeSnapshot | None = None  # for the next call of `snapshot`
+        self._taken: CodeSnapshot | None = None  # for the next call of `snapshot`
         self._pack: CodePack | None = None
         self._connect()
 
@@ -200,8 +189,8 @@ class Executor:
 
     # -- the tree and the plans ----------------------------------------------------------------------------------------
 
-    def use_snapshot(self, taken: Background[Snapshot] | CodeSnapshot) -> None:
-        """Let `snapshot` return one that is being made, or that was made for another host, if that serves this one."""
+    def use_snapshot(self, taken: CodeSnapshot) -> None:
+        """Let `snapshot` return one that was made for another host, if that serves this one."""
         self._taken = taken
 
     def snapshot(
@@ -211,8 +200,7 @@ class Executor:
         from ci_tasks.checkout import delivery
         from ci_tasks.checkout.snapshot import Snapshot
 
-        taken = self._taken.result() if isinstance(self._taken, Background) else self._taken
-        taken = taken if isinstance(taken, Snapshot) else None
+        taken = self._taken if isinstance(self._taken, Snapshot) else None
         snapshot = taken or take_host_snapshot(source, rev, base, overlays)
         key = host_id(self.spec)
         self._pack = CodePack(

@@ -49,8 +49,8 @@ _Line = list[tuple[str, str]]  # texts with their styles
 class RowProgress:
     """A row as it stands: `seconds` since its start, and its last line or the reason of its end. `host` is empty while
     it waits for one; `gpus` is how many it wants, `gpu_ids` which it has, as soon as that is known. `seconds_left`
-    is how many it should still take, negative where it runs longer than expected; `first_run`: no earlier run says how
-    long it takes. `log` is the path of this attempt's."""
+    is how many it should still take, negative where it runs longer than expected. `log` is the path of this attempt's.
+    """
 
     row: str
     state: str
@@ -62,7 +62,6 @@ class RowProgress:
     seconds_left: float | None = None
     attempt: int = 1
     log: str = ""
-    first_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,12 +80,11 @@ def style(state: str) -> str:
 
 
 def progress_table(
-    title: str, rows: Sequence[RowProgress], height: int, hosts: Sequence[HostProgress] = (), left: float | None = None
+    title: str, rows: Sequence[RowProgress], height: int, hosts: Sequence[HostProgress] = ()
 ) -> RenderableType:
     """The table for a terminal of `height` lines: what runs and what went wrong first, what does not fit as a count.
-    With more than one host a lane each is above it. `left` is how many seconds all of it should still take."""
-    until = expected_end(rows, left)
-    return _Screen(f"{title}: {until}" if until else title, tuple(rows), tuple(hosts) if len(hosts) > 1 else (), height)
+    With more than one host a lane each is above it."""
+    return _Screen(title, tuple(rows), tuple(hosts) if len(hosts) > 1 else (), height)
 
 
 @dataclass(frozen=True)
@@ -118,21 +116,6 @@ class _Screen:
                 text.append("…")
             text.rstrip()
             yield text
-
-
-def expected_end(rows: Sequence[RowProgress], left: float | None) -> str:
-    """How long all of it should still take, by earlier runs of all rows that have not ended; "" where that is not
-    known yet."""
-    unfinished = [progress for progress in rows if progress.state in (RUNNING, STALLED, WAITING)]
-    first = sum(progress.first_run for progress in unfinished)
-    if first:
-        return "no earlier run" if first == len(unfinished) else f"no earlier run of {first} of {len(rows)} rows"
-    return "" if left is None else remaining(left)
-
-
-def remaining(left: float) -> str:
-    """How long something should still take, in words; `left` in seconds, negative where it takes longer already."""
-    return f"about {span(left)} left" if left >= 0 else f"{span(-left)} longer than expected"
 
 
 def span(seconds: float) -> str:

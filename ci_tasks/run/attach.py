@@ -9,18 +9,37 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
+import shlex
 import signal
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import field, replace
+from pathlib import Path
 
-from ci_tasks import registry
+from ci_tasks import known_secrets, registry
 from ci_tasks.agent import processes
+from ci_tasks.agent.codec import masked_record
+from ci_tasks.agent.hang.facts import HangFacts
+from ci_tasks.agent.hang.look import NoLook, wait_for_look
+from ci_tasks.agent.mask import mask_text
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
-from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status, write_record
-from ci_tasks.agent.serving.messages import Cancel, DescribeRun, ListRuns, RunSummary
+from ci_tasks.agent.run_directory import (
+    RunDir,
+    read_description,
+    read_plan,
+    read_record,
+    read_remote,
+    read_status,
+    write_record,
+)
+from ci_tasks.agent.serving import bundle
+from ci_tasks.agent.serving.messages import Cancel, DescribeRun, ListRuns, LookAtProcesses, RunSummary
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UnknownName, UsageError
 from ci_tasks.hosts import executors
@@ -31,13 +50,12 @@ from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, Loc
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
-from ci_tasks.results.load import load_record
+from ci_tasks.results.load import find_one, load_record
 from ci_tasks.results.runs import is_over, pending_phase, record_not_started, seconds_since_start
 from ci_tasks.run.events import EventStream, EventView, RunEnded, now
-from ci_tasks.run.progress import GrowingLog, open_view, pause_after, running_row_progress
-from ci_tasks.run.results_table import kept_lines, print_results
+from ci_tasks.run.progress import GrowingLog, kept_lines, open_view, print_results, running_row_progress
 
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.1
 _COMMAND_SECONDS = 60.0  # that a command which was asked to end gets
 _MAX_LISTED = 10
 _CLIENT = re.compile(r"-[0-9a-f]{6}$")  # the end of a batch's directory on a host: see store.client_id
@@ -46,20 +64,20 @@ FoundRun = tuple[str, RunDir]  # id and directory
 
 def attach(name: str, config: Config, host: str | None, events: EventStream | None = None) -> BatchResult:
     """Follow runs to their end and fetch their files."""
-    runs = _wait_for_rows(name, config, host)
-    if all(load_record(run).status == PLANNED for _, run in runs):
-        raise UsageError(f"{name} was only planned", hint=f"`bash {runs[0][1].script}` runs a row by hand")
-    shown = EventView(open_view(name, [run for _, run in runs]), [events] if events else [])
-    with closing(AttachedRuns(runs)) as attached, closing(shown) as view:
+    found = _wait_for_rows(name, config, host)
+    if all(load_record(run).status == PLANNED for _, run in found):
+        raise UsageError(f"{name} was only planned", hint=f"`bash {found[0][1].script}` runs a row by hand")
+    shown = EventView(open_view(name, [run for _, run in found]), [events] if events else [])
+    with attached(found) as runs, closing(shown) as view:
         try:
-            attached.watch(lambda: view.update([run.progress() for run in attached.runs]), say=view.print_message)
+            watch(runs, lambda: view.update([run.progress() for run in runs]), say=view.print_message)
         except KeyboardInterrupt:
             follows = f"`ci-tasks attach {name}` follows them, `ci-tasks cancel {name}` ends them"
             view.print_message(f"the runs continue; {follows}")
             raise
-        records = [run.record() for run in attached.runs]
-    logs = [run.log for _, run in runs]
-    batches = dict.fromkeys(store.batch_of(id) for id, _ in runs)
+        records = [run.record() for run in runs]
+    logs = [run.log for _, run in found]
+    batches = dict.fromkeys(store.batch_of(id) for id, _ in found)
     result = print_results(records, logs, ", ".join(batches), also=kept_lines(records, logs))
     hooks = registry.hooks("run_summary")
     codes = [hook(record, os.path.dirname(log)) for record, log in zip(records, logs, strict=True) for hook in hooks]
@@ -73,9 +91,9 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
 def fetch(name: str, config: Config, host: str | None) -> list[LocatedRun]:
     """Fetch what there is of runs: everything of those that have ended, the log so far of the others."""
     fetched = []
-    with closing(AttachedRuns(find_runs(name, config, host))) as attached:
-        attached.watch(is_done=lambda run: run.poll().is_over or run.is_caught_up())
-        for run in attached.runs:
+    with attached(find_runs(name, config, host)) as runs:
+        watch(runs, is_done=lambda run: run.poll().is_over or run.is_caught_up())
+        for run in runs:
             status = run.record().status if run.poll().is_over else RUNNING
             print(f"{run.id}: {'still running, its log so far' if status == RUNNING else status}: {run.run.path}")
             fetched.append(LocatedRun(run.id, status, run.run.path))
@@ -84,10 +102,10 @@ def fetch(name: str, config: Config, host: str | None) -> list[LocatedRun]:
 
 def follow_log(id: str, run: RunDir, log: GrowingLog) -> None:
     """Copy the run's log as it grows, until the run has ended."""
-    with closing(AttachedRuns([(id, run)])) as attached:
-        attached.watch(log.copy)
+    with attached([(id, run)]) as runs:
+        watch(runs, log.copy)
         log.copy()
-        attached.runs[0].record()  # a command that fetches a run also records how it ended
+        runs[0].record()  # a command that fetches a run also records how it ended
 
 
 def _wait_for_rows(name: str, config: Config, host: str | None) -> list[FoundRun]:
@@ -173,34 +191,35 @@ class AttachedRun:
         self.managers[remote.host].attach(self.remote_run)
 
 
-class AttachedRuns:
-    """Runs that grow here, and the connections to their hosts. Runs that no process fetches yet are ours."""
-
-    def __init__(self, runs: Sequence[FoundRun]) -> None:
-        self.managers: dict[str, RemoteRunManager] = {}
-        self.runs = [AttachedRun(id, run, self.managers) for id, run in runs]
-
-    def close(self) -> None:
-        for manager in self.managers.values():
+@contextmanager
+def attached(found: Sequence[FoundRun]) -> Iterator[list[AttachedRun]]:
+    """Runs that grow here, with the connections to their hosts. Those that no process fetches yet are ours."""
+    managers: dict[str, RemoteRunManager] = {}
+    try:
+        yield [AttachedRun(id, run, managers) for id, run in found]
+    finally:
+        for manager in managers.values():
             manager.detach()
             manager.close()
 
-    def watch(
-        self,
-        show: Callable[[], object] = lambda: None,
-        *,
-        is_done: Callable[[AttachedRun], bool] = lambda run: run.poll().is_over,
-        say: Callable[[str], object] = lambda line: print(line, flush=True),
-    ) -> None:
-        """Show them until all are done."""
-        while True:
-            done, started = [is_done(run) for run in self.runs], time.monotonic()
-            for line in [line for manager in self.managers.values() for line in manager.connection.drain_messages()]:
+
+def watch(
+    runs: Sequence[AttachedRun],
+    show: Callable[[], object] = lambda: None,
+    *,
+    is_done: Callable[[AttachedRun], bool] = lambda run: run.poll().is_over,
+    say: Callable[[str], object] = lambda line: print(line, flush=True),
+) -> None:
+    """Show runs until all are done."""
+    while True:
+        done = [is_done(run) for run in runs]
+        for manager in runs[0].managers.values() if runs else ():
+            for line in manager.connection.drain_messages():
                 say(line)
-            show()
-            if all(done):
-                return
-            time.sleep(pause_after(time.monotonic() - started))
+        show()
+        if all(done):
+            return
+        time.sleep(_POLL_SECONDS)
 
 
 def host_of_run(remote: RemoteLocation) -> HostSpec:
@@ -268,12 +287,12 @@ def cancel(name: str, config: Config, host: str | None) -> list[LocatedRun]:
             found += [(id, run) for id, run in steps if _may_run(run)]
         elif not _may_run(found[0][1]) and concerned:
             raise UsageError(f"{name} has not started", hint=f"`ci-tasks cancel {batch}` ends its command")
-    with closing(AttachedRuns([(id, run) for id, run in found if _may_run(run)])) as attached:
-        for run in attached.runs:
+    with attached([(id, run) for id, run in found if _may_run(run)]) as runs:
+        for run in runs:
             run.poll()
             run.cancel()
-        attached.watch()
-        for run in attached.runs:
+        watch(runs)
+        for run in runs:
             record = run.record()
             if record.status == LOST and record.started_at:
                 raise Blocked(f"{run.id}: {record.reason}")
@@ -302,11 +321,76 @@ def _end_command(batch: str) -> bool:
             os.kill(state.pid, number)
     except ProcessLookupError:
         return True
-    except PermissionError:
-        raise Blocked(f"{command}, belongs to another user") from None
     deadline = time.monotonic() + _COMMAND_SECONDS
     while (present := read_state_if_readable(path)) is not None and present.is_active:
         if time.monotonic() > deadline:
             raise Blocked(f"{command}, does not end", hint=f"`kill -9 {state.pid}` ends it")
         time.sleep(_POLL_SECONDS)
     return True
+
+
+_IN_MEMORY = 1 << 22
+_MAX_BYTES = 1 << 26
+
+
+def look_at(run: RunDir) -> HangFacts:
+    """What the run's agent sees of its processes now. Raises Blocked where it cannot be asked."""
+    remote = read_remote(run)
+    if remote is not None:
+        return _look_there(run, remote)
+    try:
+        return wait_for_look(run.path, secrets.token_hex(8))
+    except NoLook as reason:
+        raise Blocked(f"no look at {run.path}: {reason}", hint="`ci-tasks runs` lists the running ones") from None
+
+
+def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
+    """The facts that the host sends, masked and stored in the run directory here."""
+    from ci_tasks.hosts.connection import RequestRefused
+    from ci_tasks.hosts.run_manager import open_remote_host
+
+    known_secrets.add_variables(read_plan(run).secrets)
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool, tempfile.TemporaryDirectory() as directory:
+
+        def keep(chunk: bytes) -> None:
+            if spool.tell() + len(chunk) > _MAX_BYTES:
+                raise Blocked(f"{remote.host} sent more than {_MAX_BYTES >> 20} MiB")
+            spool.write(chunk)
+
+        with closing(open_remote_host(host_of_run(remote))) as manager:
+            try:
+                manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
+            except RequestRefused as refusal:
+                hint = "`ci-tasks fetch` brings what was seen of a run that has ended"
+                raise Blocked(refusal.message, hint=hint) from None
+        there, values = RunDir(directory), known_secrets.values()
+        try:
+            spool.seek(0)
+            bundle.unpack(spool, directory)
+            facts = read_record(HangFacts, there.hang)
+        except (bundle.BundleError, OSError) as problem:
+            raise Blocked(f"{remote.host} sent what no host of ci-tasks sends: {problem}") from None
+        if facts is None:
+            raise Blocked(f"{remote.host} sent nothing of the run's processes")
+        facts = masked_record(facts, values)
+        os.makedirs(os.path.dirname(run.hang), exist_ok=True)
+        write_record(run.hang, facts, compact=True)
+        if os.path.exists(there.hang_stacks):
+            text = Path(there.hang_stacks).read_text(encoding="utf-8", errors="replace")
+            Path(run.hang_stacks).write_text(mask_text(values, text), encoding="utf-8", errors="replace")
+        return facts
+
+
+def shell(name: str) -> int:
+    """Open bash in the run's container, or beside its workspace; its exit code."""
+    _, run = find_one(name)
+    remote = read_remote(run)
+    if remote is None:
+        return subprocess.call([sys.executable, "-I", run.agent, "shell", run.path])
+    from ci_tasks.hosts.ssh import SSHConnection
+
+    runner, directory = (shlex.quote(path) for path in (f"{remote.directory}/bin/agent.pyz", remote.directory))
+    message = shlex.quote("ci-tasks: nothing is left of the run on its host; --keep keeps a failed one")
+    script = f"[ -e {runner} ] || {{ echo {message} >&2; exit 2; }}; exec python3 -I {runner} shell {directory}"
+    with closing(SSHConnection(remote.address or remote.host)) as connection:
+        return connection.interactive(f"exec sh -c {shlex.quote(script)}")

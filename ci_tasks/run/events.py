@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Literal, Protocol
@@ -34,8 +34,8 @@ from ci_tasks.results.store import Batch
 
 STDOUT = "-"
 JOURNAL = "events.jsonl"
-StateEvent = Literal["row_waiting", "row_started", "row_stalled"]
-_STATE_EVENTS: dict[str, StateEvent] = {WAITING: "row_waiting", RUNNING: "row_started", STALLED: "row_stalled"}
+RowEvent = Literal["row_waiting", "row_placed", "row_started", "row_stalled", "row_ended"]
+_STATE_EVENTS: dict[str, RowEvent] = {WAITING: "row_waiting", RUNNING: "row_started", STALLED: "row_stalled"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RowChanged:
     `note` says what it waits for, or why it ended so; `directory` is that of its run, "" before it has one."""
 
     time: str
-    event: Literal["row_waiting", "row_placed", "row_started", "row_stalled", "row_ended"]
+    event: RowEvent
     row: str
     host: str
     attempt: int
@@ -129,14 +129,11 @@ Event = RunPrepared | RowChanged | RowStep | HostChanged | Message | RunEnded | 
 
 
 class ProgressView(Protocol):
-    """What a person sees of rows: what happens, and how each row stands, and each host of several. `left` is how many
-    seconds all of it should still take, negative if it takes longer."""
+    """What a person sees of rows: what happens, and how each row stands, and each host of several."""
 
     def write(self, event: Event) -> None: ...
 
-    def update(
-        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
-    ) -> None: ...
+    def update(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> None: ...
 
     def close(self) -> None: ...
 
@@ -158,9 +155,7 @@ class EventView:
     def print_message(self, text: str) -> None:
         self.write(Message(now(), text))
 
-    def update(
-        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
-    ) -> None:
+    def update(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> None:
         for host in hosts:
             was_up = self._up.get(host.name)
             is_being_reached = was_up is None and host.up and host.gpus is None
@@ -172,7 +167,7 @@ class EventView:
                 self._write_steps(row)  # before the end of the row
             self._write_change(row)
             self._write_steps(row)
-        self._view.update(rows, hosts, left)
+        self._view.update(rows, hosts)
 
     def close(self) -> None:
         self._view.close()
@@ -183,18 +178,10 @@ class EventView:
         if self._rows.get(row.row) == standing:
             return
         self._rows[row.row] = standing
-        event = RowChanged(
-            time=now(),
-            event=_STATE_EVENTS.get(row.state, "row_ended"),
-            row=row.row,
-            host=row.host,
-            attempt=row.attempt,
-            note=note,
-            status=None if row.state in _STATE_EVENTS else row.state,
-            seconds=None if row.seconds is None else round(row.seconds, 3),
-            directory=os.path.dirname(row.log),
-        )
-        self.write(event)
+        event = _STATE_EVENTS.get(row.state, "row_ended")
+        seconds = None if row.seconds is None else round(row.seconds, 3)
+        status, directory = row.state if event == "row_ended" else None, os.path.dirname(row.log)
+        self.write(RowChanged(now(), event, row.row, row.host, row.attempt, note, status, seconds, directory))
 
     def _write_steps(self, row: RowProgress) -> None:
         """The steps of the job that have started since the last call, as the run's own events say."""
@@ -218,35 +205,36 @@ def _iso(time: datetime) -> str:
     return time.isoformat(timespec="milliseconds")
 
 
-def _line(event: Event) -> str:
-    return json.dumps(encode(masked_record(event, known_secrets.values()))) + "\n"  # ASCII
-
-
-# -- the file of --events ----------------------------------------------------------------------------------------------
+# -- the file of --events, and the journal of a command ----------------------------------------------------------------
 
 
 class EventStream:
     """Writes events to a file descriptor, from any thread. The command sets `exit_code` before its end."""
 
-    def __init__(self, fd: int, lost: str = "no more events") -> None:
-        self._fd, self._lost = fd, lost
+    def __init__(self, fd: int, lost: str = "no more events", durable: Collection[str] = ()) -> None:
+        self._fd, self._lost, self._durable = fd, lost, durable
         self._lock, self._is_open = threading.Lock(), True
         self._size = os.fstat(fd).st_size  # of a file: what it had, as standard output has, and whole lines
         self.exit_code = 0
 
     def write(self, event: Event) -> None:
-        """Write a line, masked; do nothing once that has failed."""
-        rest = _line(event).encode("ascii")
+        """Write a line, masked; do nothing once that has failed. A `durable` event is on disk then."""
+        rest = json.dumps(encode(masked_record(event, known_secrets.values()))).encode("ascii") + b"\n"
         with self._lock:
             try:
                 while rest and self._is_open:
                     rest = rest[os.write(self._fd, rest) :]
                 self._size = os.fstat(self._fd).st_size
+                if self._is_open and event.event in self._durable:
+                    os.fsync(self._fd)
             except OSError as error:
                 self._is_open = False
                 with suppress(OSError):  # a file; a pipe has nothing to take back
                     os.ftruncate(self._fd, self._size)
                 print(f"ci-tasks: {self._lost}: {error.strerror}; the run continues", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 @contextmanager
@@ -269,27 +257,13 @@ def open_events(target: str | None) -> Iterator[EventStream | None]:
         raise
     finally:
         stream.write(CommandEnded(now(), stream.exit_code, error_text))
-        os.close(fd)
+        stream.close()
 
 
-# -- the journal of a command ------------------------------------------------------------------------------------------
-
-
-class Journal(EventStream):
+def open_journal(batch: Batch) -> EventStream:
     """The events of a batch. What `--resume` needs is on disk before a row starts."""
-
-    def __init__(self, batch: Batch) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        super().__init__(os.open(batch.path / JOURNAL, flags, 0o644), "--resume will not find all rows")
-
-    def write(self, event: Event) -> None:
-        super().write(event)
-        if event.event in ("run_prepared", "row_placed"):
-            with suppress(OSError):
-                os.fsync(self._fd)
-
-    def close(self) -> None:
-        os.close(self._fd)
+    fd = os.open(batch.path / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    return EventStream(fd, "--resume will not find all rows", durable=("run_prepared", "row_placed"))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Running rows on the hosts of a command: each as soon as a host has GPUs for it, until every one has ended."""
+"""Running rows on the hosts of a command: each as soon as a host has GPUs for it, until every one has ended.
+
+A row waits, is on a host, perhaps on another one after that, and has ended when it has its record.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +9,49 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 
 from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan
-from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
+from ci_tasks.agent.run_directory import (
+    RunDir,
+    read_plan,
+    read_remote,
+    read_status,
+    read_status_if_readable,
+    write_record,
+)
 from ci_tasks.errors import CiTasksError, UsageError, some
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.remote_run import RunState
-from ci_tasks.planning.placement import ExpectedTime
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, RunRecord
+from ci_tasks.planning.placement import HostLoad, WaitingRow, expected_seconds, place
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Attempt, RunRecord
+from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results.load import load_record, read_run_record
-from ci_tasks.results.runs import is_over, record_not_started, seconds_since_start, with_status
+from ci_tasks.results.runs import is_over, record_not_started, seconds_since_start, with_attempts, with_status
+from ci_tasks.run.checkout_source import ExecutionOptions
 from ci_tasks.run.events import BatchJournal, EventView, RowChanged, now
-from ci_tasks.run.host_session import HostSession
-from ci_tasks.run.place_rows import RowExecution, RowPlacer, StartedAttempt, ended_before_test
 from ci_tasks.run.prepare import PreparedBatch
-from ci_tasks.run.progress import pause_after
-from ci_tasks.run.request import ExecutionOptions
+from ci_tasks.run.progress import running_row_progress
+from ci_tasks.run.row_plans import HostSession
 from ci_tasks.workflow.model import Row
 
 _POLL_SECONDS = 0.05  # seconds between two looks at the rows, if no event comes from them
+_PICTURE_SECONDS = 0.1  # between two pictures of all rows
 _LEAVE_SECONDS = 2.0  # seconds after the start of the last row for which --detach waits whether the rows wait
-Expected = Callable[[Row], ExpectedTime]
+_UNLIMITED = 1 << 20  # GPUs and rows of a host that itself decides when they start
+_FAILURES = (FAILED, VACUOUS)
 
 
 def run_rows(
-    ready: PreparedBatch, options: ExecutionOptions, view: EventView, expected: Expected
+    ready: PreparedBatch, options: ExecutionOptions, view: EventView, durations: Mapping[str, float]
 ) -> list[RowExecution]:
-    """Run all rows to their ends, in order. With `detach` rows that have all started are left to themselves. On ^C
-    every running row is cancelled and the others never start; a second ^C kills what is left at once."""
-    run = LabelExecution(ready, options, view, expected)
+    """Run all rows to their ends, in order; `durations` says how long rows took before. With `detach` rows that have
+    all started are left to themselves. On ^C every running row is cancelled and the others never start; a second ^C
+    kills what is left at once."""
+    run = LabelExecution(ready, options, view, durations)
     if ready.journal:
         run.resume(ready.journal)
     handled = 0  # how often ^C was pressed and acted on
@@ -62,14 +76,102 @@ def run_rows(
     return run.executions
 
 
+@dataclass(frozen=True)
+class StartedAttempt:
+    """A row on a host, `since` when. `is_resumed`: an earlier command started it."""
+
+    prepared: PreparedRow
+    session: HostSession
+    since: float
+    is_resumed: bool = False
+
+    @property
+    def state(self) -> RunState:
+        return self.session.executor.poll(self.prepared)
+
+    def never_ran(self, state: RunState) -> bool:
+        """Whether it was on its way to the host when an earlier command was left, and never got there."""
+        if not (self.is_resumed and state.aborted):
+            return False
+        remote = read_remote(self.prepared.run)
+        return remote is not None and remote.complete and not read_status(self.prepared.run).exists
+
+
+@dataclass
+class RowExecution:
+    """One row. `seconds` is how long it is expected to take, `usual_seconds` how long it took before. `earlier` are its
+    attempts that have ended, and `repeats_failure`: it may be asked once more where it failed. `is_stopped`: another
+    row's end ended it. `last_end` is the record and the directory of the last attempt that ended: the row's own, if no
+    host is left for another one."""
+
+    position: int
+    row: Row
+    seconds: float
+    usual_seconds: float | None = None
+    attempt: StartedAttempt | None = None
+    record: RunRecord | None = None
+    log: str = ""
+    wait_reason: str = ""
+    has_number: bool = False
+    is_stopped: bool = False
+    last_end: tuple[RunRecord, RunDir] | None = None
+    earlier: list[Attempt] = field(default_factory=list)
+    repeats_failure: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.record is None and self.attempt is None
+
+    @property
+    def running(self) -> StartedAttempt | None:
+        return self.attempt if self.record is None else None
+
+    def hosts_of(self, sessions: Sequence[HostSession]) -> list[HostSession]:
+        """The hosts that may run it, as far as is known: those where no attempt of it ended, else perhaps those where
+        it failed. One that was dropped only if there is no other."""
+        able = [session for session in sessions if not session.missing_for(self.row)]
+        ends = {attempt.host: attempt.status for attempt in self.earlier}
+        again = [session for session in able if self.repeats_failure and ends.get(session.name) in _FAILURES]
+        hosts = [session for session in able if session.name not in ends] or again
+        return [session for session in hosts if not session.is_dropped] or hosts
+
+    def finish(self, record: RunRecord, run: RunDir) -> None:
+        """Its record, with what came before."""
+        self.record, self.log = with_attempts(run, record, self.earlier, stopped=self.is_stopped), run.log
+
+    def progress(self) -> RowProgress:
+        """How it stands, for a person."""
+        known = RowProgress(self.row.row, WAITING, gpus=self.row.needed_gpus, attempt=len(self.earlier) + 1)
+        if record := self.record:
+            seconds, host = record.timings.seconds, record.host or ""
+            return replace(known, state=record.status, seconds=seconds, note=record.reason, host=host, log=self.log)
+        if self.attempt is None:
+            return replace(known, note=self.wait_reason)
+        seconds, host = time.monotonic() - self.attempt.since, self.attempt.session.name
+        shown = running_row_progress(known.row, self.attempt.prepared.run, seconds, self.attempt.state.note, host=host)
+        left = None if self.usual_seconds is None or shown.state == WAITING else self.usual_seconds - seconds
+        return replace(shown, gpus=known.gpus, attempt=known.attempt, seconds_left=left)
+
+
+def ended_before_test(record: RunRecord) -> bool:
+    """Whether the row failed or was blocked, and no test of it was seen."""
+    no_test = record.evidence.kind in ("set-up", "script", "none") and not record.gpu_ids
+    return record.status in (BLOCKED, FAILED) and no_test
+
+
 class LabelExecution:
     """The rows of a command and its hosts, from moment to moment."""
 
-    def __init__(self, ready: PreparedBatch, options: ExecutionOptions, view: EventView, expected: Expected) -> None:
+    def __init__(
+        self, ready: PreparedBatch, options: ExecutionOptions, view: EventView, durations: Mapping[str, float]
+    ) -> None:
         self.ready, self.view, self.options, self.sessions = ready, view, options, ready.sessions
-        rows = enumerate(ready.rows)
-        self.executions = [RowExecution(at, row, expected(row)) for at, row in rows]
-        self._placer = RowPlacer(ready, self.executions, options)
+        self.executions = [
+            RowExecution(
+                at, row, expected_seconds(row.row, durations, row.needed_gpus), usual_seconds=durations.get(row.row)
+            )
+            for at, row in enumerate(ready.rows)
+        ]
         self._numbers = itertools.count(len(ready.rows) + 1)
         self._next_picture_at = self._all_started_at = 0.0
         self._stopping = False
@@ -77,6 +179,14 @@ class LabelExecution:
     @property
     def is_over(self) -> bool:
         return all(execution.record is not None for execution in self.executions)
+
+    @property
+    def _waiting(self) -> list[RowExecution]:
+        return [execution for execution in self.executions if execution.is_waiting]
+
+    def _running_on(self, session: HostSession) -> list[tuple[RowExecution, StartedAttempt]]:
+        running = [(each, attempt) for each in self.executions if (attempt := each.running)]
+        return [(each, attempt) for each, attempt in running if attempt.session is session]
 
     def can_be_left(self) -> bool:
         """Whether --detach was given, and all rows have started: each is known to run or to wait, or that takes too
@@ -100,8 +210,7 @@ class LabelExecution:
             execution.earlier = [attempt for record in records if record for attempt in record.attempts[-1:]]
             if attempts:
                 self._take_up(execution, *attempts[-1])
-        ended = sum(execution.record is not None for execution in self.executions)
-        waiting = sum(execution.is_waiting for execution in self.executions)
+        ended, waiting = sum(execution.record is not None for execution in self.executions), len(self._waiting)
         running = len(self.executions) - ended - waiting
         self.view.print_message(
             f"resuming {journal.batch.id}: {ended} ended, {running} still running, {waiting} to be started"
@@ -123,31 +232,73 @@ class LabelExecution:
             execution.attempt = StartedAttempt(prepared, session, since, is_resumed=True)
             session.executor.reattach(prepared)
 
-    # -- starting ----------------------------------------------------------------------------------------------------
+    # -- placing and starting ------------------------------------------------------------------------------------------
 
     def place_and_start_rows(self) -> None:
         for session in self.sessions:
             if session.give_up_if_away():
                 self.view.print_message(f"dropping host {session.name}: {session.unusable_reason}")
-        for execution in self.executions:
-            if execution.is_waiting and not self._placer.hosts_of(execution):
+        for execution in self._waiting:
+            if not execution.hosts_of(self.sessions):
                 self._end_without_host(execution)
-        waiting = [execution for execution in self.executions if execution.is_waiting]
-        if self._stopping:
+        waiting = self._waiting
+        usable = {each.name: each for each in self.sessions if each.is_ready and not each.unusable_reason}
+        if self._stopping or not usable or not waiting:
             return
-        for execution, session in self._placer.decide(waiting):
-            self._start(execution, session)
+        decision = place([self._waiting_row(each) for each in waiting], [self._load(each) for each in usable.values()])
+        for position, why in decision.waits.items():
+            waiting[position].wait_reason = why
+        for position, host in decision.starts.items():
+            self._start(waiting[position], usable[host])
             self.show_progress()
 
+    def _waiting_row(self, execution: RowExecution) -> WaitingRow:
+        row, planner = execution.row, self.ready.planner
+        # On the others, the locks of the host decide which waits for which.
+        hosts = [each for each in self.sessions if each.is_ready and not self._queues(each)] if planner else []
+        return WaitingRow(
+            name=row.row,
+            gpus=row.needed_gpus,
+            seconds=execution.seconds,
+            hosts=frozenset(session.name for session in execution.hosts_of(self.sessions)),
+            exclusive=frozenset(name for host in hosts if planner for name in planner.exclusive(row, host)),
+            image=planner.image_of(row) if planner else None,
+        )
+
+    def _queues(self, session: HostSession) -> bool:
+        """Whether all rows start there at once."""
+        return self.options.detach or session.executor.has_scheduler
+
+    def _load(self, session: HostSession) -> HostLoad:
+        """`--jobs` bounds the rows at once on a host; else as many CPU rows as there are cores, and as many GPU rows as
+        there are GPUs for."""
+        queues, rows = self._queues(session), self.ready.rows
+        slots = self.options.jobs or (len(rows) if any(row.needed_gpus for row in rows) else os.cpu_count() or 1)
+        return HostLoad(
+            name=session.name,
+            gpus=_UNLIMITED if queues or session.facts is None else session.facts.gpus,
+            slots=_UNLIMITED if queues else slots,
+            held=0 if queues else max(0, len(session.locked_gpus) - self._gpus_of_ours(session)),
+            # With one host, rows wait for it where they are.
+            up=session.executor.is_up or (len(self.sessions) == 1 and not session.executor.has_scheduler),
+            images=session.images,
+            rows=tuple(self._waiting_row(each) for each, _ in self._running_on(session)),
+        )
+
+    def _gpus_of_ours(self, session: HostSession) -> int:
+        return sum(execution.row.needed_gpus for execution, _ in self._running_on(session))
+
     def _start(self, execution: RowExecution, session: HostSession) -> None:
-        prepared = self.ready.planned_rows.pop(execution.position, None)
+        prepared, planner = self.ready.planned_rows.pop(execution.position, None), self.ready.planner
         number = self._next_number(execution)
         try:
-            prepared = prepared or self.ready.planner.plan_row(execution.row, session, number)
+            if prepared is None and planner is not None:
+                prepared = planner.plan_row(execution.row, session, number)
         except CiTasksError as problem:
             run = self._unplanned_run_dir(execution, number, session.name)
             self._record_attempt(execution, session, self._not_started(run, BLOCKED, problem.message), run)
             return
+        assert prepared is not None, "without a planner, each row is planned and has one attempt"
         self._write_placed(execution, session.name, prepared.run)
         execution.attempt = StartedAttempt(prepared, session, time.monotonic())
         session.executor.start(prepared)
@@ -199,7 +350,9 @@ class LabelExecution:
             record = judge_run(run)
         except RecordError as problem:  # a job on this machine may have changed what is read
             return record_not_started(run, LOST, str(problem))
-        reason = self.ready.planner.install_problem(record.reason) if record.status == BLOCKED else record.reason
+        if record.status != BLOCKED or self.ready.planner is None:
+            return record
+        reason = self.ready.planner.install_problem(record.reason)
         return record if reason == record.reason else with_status(run, record, BLOCKED, reason)
 
     def _not_started(self, run: RunDir, status: str, reason: str) -> RunRecord:
@@ -221,7 +374,7 @@ class LabelExecution:
         """The row has its record. It may end the others, too: with --fail-fast, and with --detach, for which all rows
         start or none does."""
         execution.finish(record, run)
-        failed = self.options.fail_fast and record.counted_status in (FAILED, VACUOUS)
+        failed = self.options.fail_fast and record.counted_status in _FAILURES
         if self._stopping or not (failed or (self.options.detach and record.started_at is None)):
             return
         self._stopping = True
@@ -247,14 +400,24 @@ class LabelExecution:
                 self._try_again(execution, execution.record, RunDir(os.path.dirname(execution.log)))
 
     def _try_again(self, execution: RowExecution, record: RunRecord, run: RunDir) -> bool:
-        """Whether another attempt follows; then the row waits for it."""
-        was_dropped = any(session.is_dropped for session in self.sessions if session.name == record.host)
-        once_more, retry_failed = was_dropped and ended_before_test(record), self.options.retry_failed
-        if self._stopping or not execution.retry(record, self.sessions, retry_failed or once_more, retry_failed):
+        """Whether another attempt follows; then the row waits for it. After a failure only with --retry-failed, or if
+        its host was dropped before a test was seen, and once: another result would only hide the first."""
+        once_more = self.options.retry_failed or (
+            ended_before_test(record) and any(host.is_dropped for host in self.sessions if host.name == record.host)
+        )
+        has_failed = any(attempt.status in _FAILURES for attempt in execution.earlier)
+        failed = record.status in _FAILURES
+        if self._stopping or not (once_more and not has_failed if failed else record.status in (BLOCKED, LOST)):
             return False
+        execution.earlier += record.attempts[-1:]
+        execution.repeats_failure = failed and self.options.retry_failed
+        if not execution.hosts_of(self.sessions):
+            execution.earlier.pop()
+            return False
+        execution.record = execution.attempt = None
+        execution.last_end = (record, run)
         row = execution.row.row
         self.view.print_message(f"{record.status:<9} {row} on {record.host}: {record.reason}; trying again")
-        execution.last_end = (record, run)
         return True
 
     def _end_without_host(self, execution: RowExecution) -> None:
@@ -270,15 +433,15 @@ class LabelExecution:
             reason = f"{planned.plan.host} lacks {'; '.join(planned.missing)}; {advice}"
         else:
             tried = "an earlier attempt ended there"
-            lacking = ["; ".join(each.missing_for(execution.row)) or tried for each in self.sessions]
-            named = [f"{session.name}: {why}" for session, why in zip(self.sessions, lacking, strict=True)]
-            reason = f"no host can run it: {'; '.join(named)}" if len(named) > 1 else lacking[0]
+            lacking = {each.name: "; ".join(each.missing_for(execution.row)) or tried for each in self.sessions}
+            reason = next(iter(lacking.values()))
+            if len(lacking) > 1:
+                reason = f"no host can run it: {'; '.join(f'{host}: {why}' for host, why in lacking.items())}"
         self._finish_unstarted(execution, BLOCKED, reason)
 
     def _finish_waiting(self, reason: str) -> None:
-        for execution in self.executions:
-            if execution.is_waiting:
-                self._finish_unstarted(execution, CANCELLED, reason)
+        for execution in self._waiting:
+            self._finish_unstarted(execution, CANCELLED, reason)
 
     def _finish_unstarted(self, execution: RowExecution, status: str, reason: str) -> None:
         """The record of a row that never began."""
@@ -313,9 +476,8 @@ class LabelExecution:
 
     def end_running(self, *, kill: bool, leaves: bool = False) -> None:
         """A person who `leaves` does not wait for a host whose link is down."""
-        running = [execution.running for execution in self.executions if execution.running]
         for session in self.sessions:
-            if there := [attempt.prepared for attempt in running if attempt.session is session]:
+            if there := [attempt.prepared for _, attempt in self._running_on(session)]:
                 session.executor.cancel(there, kill=kill or (leaves and not session.executor.is_up))
 
     # -- showing -----------------------------------------------------------------------------------------------------
@@ -328,12 +490,10 @@ class LabelExecution:
             self.show()
 
     def show(self) -> None:
-        started = time.monotonic()
         several = self.sessions if len(self.sessions) > 1 else ()
-        hosts = [session.progress(self._placer.gpus_of_ours(session)) for session in several]
-        self.view.update([execution.progress() for execution in self.executions], hosts, self._placer.seconds_left)
-        ended = time.monotonic()
-        self._next_picture_at = ended + pause_after(ended - started)
+        hosts = [session.progress(self._gpus_of_ours(session)) for session in several]
+        self.view.update([execution.progress() for execution in self.executions], hosts)
+        self._next_picture_at = time.monotonic() + _PICTURE_SECONDS
 
     def wait(self) -> None:
         from ci_tasks.results import judge_run  # noqa: F401  # while the rows run, not before they start

@@ -13,22 +13,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.repository import BASE, find_commit, open_repository, resolve_base
-from ci_tasks.errors import CiTasksError, WorkflowError
-from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.checkout.repository import BASE, default_base, find_commit, open_repository, resolve_base
+from ci_tasks.checkout.snapshot import take_snapshot
+from ci_tasks.errors import CiTasksError, WorkflowError, counted
+from ci_tasks.given_values import GivenValues
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, workflow_files
 from ci_tasks.workflow import expressions, rows, secrets
 from ci_tasks.workflow.changed_tests import changed_jobs
 from ci_tasks.workflow.context import EventContext, UnknownValueError
 from ci_tasks.workflow.model import Job, Row
 from ci_tasks.workflow.rows import job_of
 from ci_tasks.workflow.suite import label_of, matches_job
+from ci_tasks.workflow.triggers import LabelStart, label_starts
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Checkout, Deviation
-
 
 _DOCKER = re.compile(r"^\s*(?:sudo\s+)?docker\s", re.MULTILINE)
 
@@ -264,3 +267,34 @@ def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: P
     job_rows = rows.rows(source.workflow, planned, event, source.suite.describe)
     note = Deviation("changed tests", "the workflow's own detection", "the same rule, applied by ci-tasks", why)
     return JobRows(planned, [replace(row, trigger=trigger) for row in job_rows], event, (note,))
+
+
+def started_labels(
+    repo: str | None, rev: str | None, base: str | None, given: GivenValues
+) -> tuple[str, list[LabelStart]]:
+    """What was compared, and an entry for each label of all workflows. Raises CheckoutError for a checkout without the
+    base. Nothing of the checkout is executed."""
+    path, _ = find_checkout(repo)
+    commit, name = (resolve_base(path, base), base) if base else default_base(path)
+    changed, labels = _changed_files(path, rev, commit), list[LabelStart]()
+    ref = open_repository(path).git.text_or_none("rev-parse", "--symbolic-full-name", name) or ""
+    branch = re.sub("^refs/(heads|remotes/[^/]+)/", "", ref)  # "" for a commit
+    for file in workflow_files(path, rev):
+        try:
+            source = open_source(str(path), rev, file, given)
+            event = event_context(source, secrets=source.workflow.secrets)
+            labels += label_starts(source.workflow, replace(event, base=branch or event.base), changed)
+        except (WorkflowError, re.error) as error:
+            why = error.message if isinstance(error, WorkflowError) else f"invalid filter pattern: {error}"
+            labels.append(LabelStart(file, "-", "?", None, why))
+    return f"{counted(len(changed), 'changed file')} since {name}", labels
+
+
+def _changed_files(path: Path, rev: str | None, base: str) -> list[str]:
+    """What a pull request would show as changed: since the merge base, and what is not committed yet."""
+    git = open_repository(path).git
+    names = git.null_separated("diff", "-z", "--name-only", "--no-renames", f"{base}...{rev or 'HEAD'}")
+    if rev is None:
+        with TemporaryDirectory(prefix="ci-tasks-") as scratch:
+            names += take_snapshot(path, Path(scratch)).checkout.dirty
+    return sorted(set(names))

@@ -1,7 +1,7 @@
 """`run`, `remote` and `plan`: the story of a label.
 
 prepare   rows, hosts, the code and the plans                prepare.py
-install   the steps that rows share, on each host            here, or host_sessions.py
+install   the steps that rows share, on each host            here, or in the hosts' threads of prepare.py
 execute   rows are placed, started, polled, retried, ended   execute.py
 judge     what a run directory shows, as a status            results.judge_run
 record    record.json, the history, the closing table        results.runs, print_results
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import field, replace
 
@@ -21,30 +21,24 @@ from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.planning.placement import ExpectedTime, expected
 from ci_tasks.records import EXIT_CODES, RUNNING, VACUOUS, BatchResult, PlanEntry, RunRecord, overall
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations
-from ci_tasks.run.checkout_source import CheckoutSource, event_context
-from ci_tasks.run.events import EventView, Journal, ProgressView, RunEnded, RunPrepared, find_unfinished, now
-from ci_tasks.run.execute import run_rows
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context
+from ci_tasks.run.events import EventView, ProgressView, RunEnded, RunPrepared, find_unfinished, now, open_journal
+from ci_tasks.run.execute import RowExecution, run_rows
 from ci_tasks.run.find_rows import find_rows, list_jobs, why_no_rows
 from ci_tasks.run.hosts_files import advice_without_gpu_host
-from ci_tasks.run.place_rows import RowExecution
 from ci_tasks.run.prepare import PreparedBatch, prepare
-from ci_tasks.run.progress import open_view
-from ci_tasks.run.request import ExecutionOptions, RunRequest
-from ci_tasks.run.results_table import kept_lines, print_results, statuses
-from ci_tasks.workflow.model import Row
+from ci_tasks.run.progress import kept_lines, open_view, print_results, statuses
+from ci_tasks.run.row_plans import RowPlanner
 from ci_tasks.workflow.rows import select
-
-_SIMULATED_SECONDS = 10.0  # seconds
 
 
 @dataclass(frozen=True)
 class LabelResult:
     """One run of a label. `records` is in the order of `logs`, and empty where the rows go on without us;
-    `host_gpus` has the hosts that took part."""
+    `host_gpus` has the hosts that answered and have no scheduler of their own."""
 
     batch: str
     records: list[RunRecord]
@@ -63,39 +57,23 @@ class LabelResult:
 
 
 def run(
-    source: CheckoutSource,
-    config: Config,
-    request: RunRequest,
-    options: ExecutionOptions,
-    *,
-    open_executor: OpenExecutor = open_executor,
+    source: CheckoutSource, config: Config, requests: Sequence[RunRequest], options: ExecutionOptions
 ) -> BatchResult:
-    """Run a label's rows and end with a truthful table."""
-    print(source.headline, flush=True)
-    result = execute_label(source, config, request, options, open_executor=open_executor)
-    return _report([result] if result else [], request, config)
-
-
-def run_changed(source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions) -> BatchResult:
-    """Run tests that a change touches, each where it can run, and end with one table. One that a CPU label has too runs
-    on this machine as that label's row; the others are rows of CI's job for changed tests."""
-    done = [execute_label(source, config, part, options) for part in changed_runs(source, request)]
-    return _report([result for result in done if result], request, config, title=request.label)
-
-
-def _report(results: Sequence[LabelResult], request: RunRequest, config: Config, title: str = "") -> BatchResult:
-    """Print the table that ends a command, and how to come back to rows that continue."""
-    for result in results:
+    """Run rows of one label or of several, and end with one truthful table. Of rows that go on without us, it is said
+    how to come back to them."""
+    done = [(request, execute_label(source, config, request, options)) for request in requests]
+    results = [(request, result) for request, result in done if result]
+    for request, result in results:
         if not result.records:
             print(f"{result.batch}: the rows continue on {request.host}; `ci-tasks attach {result.batch}` follows them")
-    ended = [result for result in results if result.records]
+    ended = [result for _, result in results if result.records]
     if not ended:
-        return results[-1].going_on if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
+        return results[-1][1].going_on if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
     records = [record for result in ended for record in result.records]
     logs = [log for result in ended for log in result.logs]
     gpus = {host: count for result in ended for host, count in result.host_gpus.items()}
     also = [*kept_lines(records, logs), *advice_without_gpu_host(records, config)]
-    return print_results(records, logs, title or ended[0].batch, gpus, also)
+    return print_results(records, logs, ", ".join(result.batch for result in ended), gpus, also)
 
 
 def execute_label(
@@ -133,7 +111,7 @@ def execute_label(
             count = counted(len(ready.rows), "row")
             print(f"run {batch.id}: {count} of {checkout.title}, tree {checkout.tree[:12]}", flush=True)
             view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.planned_rows.values()])
-        with closing(Journal(batch)) as written:
+        with closing(open_journal(batch)) as written:
             readers = [written, *([options.events] if options.events else [])]
             with closing(EventView(view, readers)) as events:
                 asked = (batch.id, request.label, request.host, tuple(row.row for row in ready.rows))
@@ -153,26 +131,29 @@ def _print_no_rows(source: CheckoutSource, request: RunRequest) -> None:
 
 def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> LabelResult:
     """The rows' records and logs; no records of rows that go on detached."""
-    if not ready.threads:
-        _install(ready, view)
+    if not ready.threads and ready.planner:
+        _install(ready, ready.planner, view)
     write_phase(ready.batch.path, "running")
+    names = [session.name for session in ready.sessions]
+    history = durations(ready.rows[0].label, names if len(names) == 1 else ())
     with ready.interrupts.hangup_leaves(), ready.threads.running() if ready.threads else nullcontext():
-        executions = run_rows(ready, options, view, _expected_times(ready))
+        executions = run_rows(ready, options, view, history)
     records = [execution.record for execution in executions if execution.record is not None]
     if len(records) < len(executions):
         records = []
     logs = [execution.log if records else _left(execution, view) for execution in executions]
-    return LabelResult(ready.batch.id, records, logs, ready.host_gpus)
+    answered = [each for each in ready.sessions if each.facts and not each.executor.has_scheduler]
+    return LabelResult(ready.batch.id, records, logs, {each.name: each.facts.gpus for each in answered if each.facts})
 
 
-def _install(ready: PreparedBatch, view: EventView) -> None:
+def _install(ready: PreparedBatch, planner: RowPlanner, view: EventView) -> None:
     """The install steps that rows share, on the only host. What ends them ends the rows that have not started."""
     session = ready.sessions[0]
     try:
         write_phase(ready.batch.path, "installing")
         ready.interrupts.allow()
         if problem := session.executor.run_install_steps(ready.setups, view.print_message):
-            session.unusable_reason = ready.planner.install_problem(problem)
+            session.unusable_reason = planner.install_problem(problem)
         ready.interrupts.defer()
     except KeyboardInterrupt:
         ready.interrupts.defer()
@@ -189,19 +170,9 @@ def _left(execution: RowExecution, view: EventView) -> str:
     return run.log
 
 
-def _expected_times(ready: PreparedBatch) -> Callable[[Row], ExpectedTime]:
-    """How long rows are expected to take, by their history."""
-    label, hosts = ready.rows[0].label, [session.name for session in ready.sessions]
-    history = durations(label, hosts if len(hosts) == 1 else ())
-    if not history and all(session.spec.simulate for session in ready.sessions):
-        return lambda row: ExpectedTime(_SIMULATED_SECONDS)  # what has not run yet trains for seconds there
-    return lambda row: expected(row.row, history, row.needed_gpus)
-
-
 def changed_runs(source: CheckoutSource, request: RunRequest) -> list[RunRequest]:
     """A run for each CPU label on this machine, then one of the job for changed tests on the host of `request`; which
     test runs where is printed. Raises UnknownName."""
-    print(source.headline, flush=True)
     found = find_rows(source, request.label, event_context(source), request.base)
     for deviation in found.deviations:
         print(f"otherwise than in CI: {deviation.why}", flush=True)

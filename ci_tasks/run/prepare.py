@@ -1,73 +1,68 @@
-"""From a label to run directories: the part that `plan` and `run` share, so that what is shown is what runs."""
+"""From a label to run directories: the part that `plan` and `run` share, so that what is shown is what runs; and the
+hosts of one command.
+
+One host is asked and made ready before the rows start: what is wrong there ends the command. Of several hosts, each is
+asked, made ready and looked at again in a thread of its own, and the ready ones begin, whatever the others do.
+"""
 
 from __future__ import annotations
 
+import queue
 import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
+from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.checkout.repository import find_repository
 from ci_tasks.checkout.snapshot import large_untracked_files
 from ci_tasks.config import Config
-from ci_tasks.errors import CheckoutError, UnknownName, UsageError, printable, some
-from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow
+from ci_tasks.errors import CheckoutError, CiTasksError, UnknownName, UsageError, printable, some
+from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow, Say
 from ci_tasks.planning.containers import LOCK_DIR_ENV
 from ci_tasks.planning.planner import check_row
 from ci_tasks.planning.steps import override_warnings
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.store import Batch
-from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.run.checkout_source import CheckoutSource, RunRequest, event_context
 from ci_tasks.run.events import BatchJournal
 from ci_tasks.run.find_rows import find_rows
-from ci_tasks.run.host_session import HostSession
-from ci_tasks.run.host_sessions import HostSessions, gather_facts
 from ci_tasks.run.interrupts import Interrupts
-from ci_tasks.run.request import RunRequest
-from ci_tasks.run.row_plans import RowPlanner, sorted_setups
+from ci_tasks.run.row_plans import HostSession, RowPlanner, sorted_setups
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 
 _MOST_SHOWN = 5  # tests or files that are named
-
-
-class Planner(Protocol):
-    """Plans rows when they are given to hosts: see ci_tasks.run.row_plans.RowPlanner."""
-
-    def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow: ...
-    def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]: ...
-    def image_of(self, row: Row) -> str | None: ...
-    def install_problem(self, problem: str) -> str: ...
+_REFRESH_SECONDS = 20.0  # seconds between two looks at what others hold on a host
+_SHUTDOWN_SECONDS = 30.0  # seconds that the hosts' threads may take to let go of what they hold
+_PREFETCHING, _INSTALLING = "prefetching", "install steps"
 
 
 @dataclass(frozen=True)
 class PreparedBatch:
     """All rows of one command, and the hosts that take part. With one host it is clear where each row runs:
-    `planned_rows` are the plans, by the row's position, and `setups` the install steps that they share. `threads` make
-    several hosts ready. `journal` is that of the earlier command which this one resumes."""
+    `planned_rows` are the plans, by the row's position, and `setups` the install steps that they share; `planner` makes
+    those that are missing. `threads` make several hosts ready. `journal` is that of the earlier command which this one
+    resumes."""
 
     batch: Batch
     rows: tuple[Row, ...]
     sessions: tuple[HostSession, ...]
-    planner: Planner
+    planner: RowPlanner | None
     checkout: Checkout
-    threads: HostSessions | None = None
+    threads: HostThreads | None = None
     setups: Sequence[Plan] = ()
     planned_rows: dict[int, PreparedRow] = field(default_factory=dict)
     journal: BatchJournal | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
-
-    @property
-    def host_gpus(self) -> dict[str, int]:
-        """Host → GPUs, of the hosts that answered and have no scheduler of their own."""
-        return {each.name: each.facts.gpus for each in self.sessions if each.facts and not each.executor.has_scheduler}
 
     def close(self) -> None:
         self.interrupts.restore()
@@ -98,14 +93,15 @@ def prepare(
         for spec in specs:  # connections are being made while the rows are found
             executors.append(open_executor(spec))
             undo.callback(executors[-1].close)
-        event = event_context(source)
-        found = find_rows(source, request.label, event, request.base, run_needs=request.run_needs)
-        rows = _with_tests(_select_rows(found.rows, request), source.given.tests, request.label)
+        found = find_rows(source, request.label, event_context(source), request.base, run_needs=request.run_needs)
+        rows = _selected(found.rows, request, source)
         for row in rows:
             check_row(source.workflow, found.job, row)
-        _check_given_gpus(found.rows, source)
         batch = journal.batch if journal else store.new_batch(request.label, request.out)
-        undo.callback(_give_back, batch, journal)
+        if journal is None:
+            undo.callback(shutil.rmtree, batch.path, ignore_errors=True)
+        else:
+            undo.callback(write_phase, batch.path, "ended")
         if not only_plans:
             write_phase(batch.path, "preparing")
         code = _record_tree(executors, source, request, batch)
@@ -116,35 +112,23 @@ def prepare(
         planner = RowPlanner(source, config, request, found, batch, rows, code, request.by_runner or simulates)
         sessions = tuple(map(HostSession, executors))
         planned, setups = dict[int, PreparedRow](), list[Plan]()
-        if len(sessions) == 1 and rows:
-            _make_ready(sessions[0], planner)
+        if len(sessions) == 1 and rows:  # what it lacks is known before the first row starts
+            (session,) = sessions
+            session.facts = planner.gather_facts(session)
+            session.row_problems = planner.before_rows(session, partial(print, flush=True), lambda: True)
+            session.is_ready, session.activity = True, ""
             if journal is None:
-                planned = {at: planner.plan_row(row, sessions[0], at + 1) for at, row in enumerate(rows)}
+                planned = {at: planner.plan_row(row, session, at + 1) for at, row in enumerate(rows)}
                 setups = sorted_setups(row.setup for row in planned.values() if not row.missing)
             else:
-                setups = planner.setups(sessions[0])
+                setups = planner.setups(session)
+        threads = HostThreads(sessions, planner) if len(sessions) > 1 else None
         ready = PreparedBatch(
-            batch,
-            tuple(rows),
-            sessions,
-            planner,
-            planner.checkout,
-            threads=HostSessions(sessions, planner) if len(sessions) > 1 else None,
-            setups=setups,
-            planned_rows=planned,
-            journal=journal,
+            batch, tuple(rows), sessions, planner, planner.checkout, threads, setups, planned, journal
         )
         ready.interrupts.defer()
         undo.pop_all()
     return ready
-
-
-def _give_back(batch: Batch, journal: BatchJournal | None) -> None:
-    """Nothing stays of a command that never began; what an earlier one left is as it was."""
-    if journal is None:
-        shutil.rmtree(batch.path, ignore_errors=True)
-    else:
-        write_phase(batch.path, "ended")
 
 
 def print_override_warnings(config: Config, source: CheckoutSource) -> None:
@@ -167,41 +151,26 @@ def _record_tree(
     return codes[0]
 
 
-def _make_ready(session: HostSession, planner: RowPlanner) -> None:
-    """With one host, what it lacks is known before the first row starts. Raises Blocked."""
-    session.facts = gather_facts(session, planner)
-    session.row_problems = planner.before_rows(session, partial(print, flush=True), lambda: True)
-    session.is_ready, session.activity = True, ""
-
-
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
 
-def _select_rows(rows: list[Row], request: RunRequest) -> list[Row]:
-    if not request.rows:
-        return select(rows, request.only, request.label)
-    for name in request.rows:
-        if all(row.row != name for row in rows):
-            raise UnknownName("row", name, [row.row for row in rows], where=f"label {request.label}")
-    return [row for row in rows if row.row in request.rows]
-
-
-def _with_tests(rows: list[Row], tests: Sequence[str], label: str) -> list[Row]:
-    """The rows that run a file of the given tests, or may do so. Raises UsageError where none does."""
+def _selected(rows: list[Row], request: RunRequest, source: CheckoutSource) -> list[Row]:
+    """The rows by name, or by a part of it, and of these the ones that run a file of the given tests, or may do so.
+    Raises UnknownName, UsageError."""
+    gpus, counts = source.given.gpus, {row.gpus for row in rows if row.gpus is not None}
+    if gpus is not None and counts and gpus not in counts:  # it is for what the workflow does not say
+        says = ", ".join(map(str, sorted(counts)))
+        raise UsageError(f"--gpus {gpus}: the workflow says {says}", hint="run it without --gpus")
+    if unknown := set(request.rows) - {row.row for row in rows}:
+        raise UnknownName("row", min(unknown), [row.row for row in rows], where=f"label {request.label}")
+    named = [row for row in rows if row.row in request.rows]
+    rows, tests = named or select(rows, request.only, request.label), source.given.tests
     files = [test.partition("::")[0] for test in tests]
     chosen = [row for row in rows if row.test is None or any(f"/{row.test}".endswith(f"/{file}") for file in files)]
     if tests and not chosen:
         run = ", ".join(sorted({row.test for row in rows if row.test})[:_MOST_SHOWN])
-        raise UsageError(f"--test {tests[0]}: no row of {label} runs {files[0]}", hint=f"they run {run}, …")
+        raise UsageError(f"--test {tests[0]}: no row of {request.label} runs {files[0]}", hint=f"they run {run}, …")
     return chosen if tests else rows
-
-
-def _check_given_gpus(rows: Sequence[Row], source: CheckoutSource) -> None:
-    """`--gpus` is for what the workflow does not say. Raises UsageError where no row of the label takes so many."""
-    given, counts = source.given.gpus, {row.gpus for row in rows if row.gpus is not None}
-    if given is not None and counts and given not in counts:
-        says = ", ".join(map(str, sorted(counts)))
-        raise UsageError(f"--gpus {given}: the workflow says {says}", hint="run it without --gpus")
 
 
 def _check_home_outside_checkout(source: CheckoutSource) -> None:
@@ -234,3 +203,80 @@ def announce_large_files(checkout: Path) -> None:
         size = sum(size for _, size in files) / 1e6
         print(f"large untracked files travel with the working tree, {size:.0f} MB in all: {names}")
         print("to leave them behind, press ^C and add them to .gitignore or .git/info/exclude", flush=True)
+
+
+# -- several hosts -----------------------------------------------------------------------------------------------------
+
+
+class HostThreads:
+    """The threads of several hosts, until the block ends."""
+
+    def __init__(self, sessions: Sequence[HostSession], planner: RowPlanner) -> None:
+        self._sessions, self._planner = sessions, planner
+        self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._over, self._abandoned = threading.Event(), threading.Event()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        threads = [
+            threading.Thread(target=self._serve, args=(session,), daemon=True, name=f"ci-tasks {session.name}")
+            for session in self._sessions
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._abandoned.set()
+            until = time.monotonic() + _SHUTDOWN_SECONDS
+            for thread, session in zip(threads, self._sessions, strict=True):
+                holds = session.activity in (_PREFETCHING, _INSTALLING) and session.executor.is_up
+                thread.join(max(0.0, until - time.monotonic()) if holds else 0.0)
+
+    def abandon_setup(self) -> None:
+        """Stop waiting for install steps: no row needs them now."""
+        self._abandoned.set()
+
+    def drain_messages(self) -> list[str]:
+        """What a person should hear of the hosts since the last call."""
+        return [self._messages.get() for _ in range(self._messages.qsize())]
+
+    def _serve(self, session: HostSession) -> None:
+        """A host's whole story beside its rows."""
+        try:
+            facts = self._planner.gather_facts(session)
+            if self._planner.request.prefetch:
+                session.activity = _PREFETCHING
+                session.row_problems = self._planner.before_rows(session, self._say(session), self._is_wanted)
+            session.facts = facts
+            self._refresh(session)
+            session.activity = _INSTALLING
+            setups = self._planner.setups(session)
+            if why := session.executor.run_install_steps(setups, self._say(session), self._is_wanted):
+                raise CiTasksError(self._planner.install_problem(why))
+            session.is_ready, session.activity = True, ""
+            while not self._over.wait(_REFRESH_SECONDS):
+                self._refresh(session)
+        except KeyboardInterrupt:
+            session.unusable_reason = "cancelled"
+        except (CiTasksError, OSError) as problem:
+            session.unusable_reason = problem.message if isinstance(problem, CiTasksError) else str(problem)
+        except Exception as bug:  # the others go on
+            session.unusable_reason = debug_log.bug(f"host {session.name}", bug)
+
+    def _refresh(self, session: HostSession) -> None:
+        """What others hold there is a hint; a host that does not answer is heard of elsewhere."""
+        from ci_tasks.hosts.queries import locked_gpus_and_images
+
+        if session.executor.is_up and not session.executor.has_scheduler:
+            images = dict.fromkeys(filter(None, map(self._planner.image_of, self._planner.rows)))
+            with suppress(CiTasksError):
+                found = locked_gpus_and_images(session.executor, session.spec, list(images))
+                session.locked_gpus, session.images = found
+
+    def _say(self, session: HostSession) -> Say:
+        return lambda text: self._messages.put(f"{session.name}: {text}")
+
+    def _is_wanted(self) -> bool:
+        return not self._abandoned.is_set()

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.files import NotAFile, open_file
-from ci_tasks.agent.run_directory import RunDir, read_description, read_status_if_readable
+from ci_tasks.agent.records import Deviation
+from ci_tasks.agent.run_directory import RunDir, read_description, read_remote, read_status_if_readable
 from ci_tasks.errors import counted, shortened, some
-from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress, expected_end
+from ci_tasks.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
+from ci_tasks.report import results
+from ci_tasks.report.live import STALLED, WAITING, HostProgress, RowProgress
+from ci_tasks.results import store
+from ci_tasks.results.load import load_record
 from ci_tasks.run.events import Event, HostChanged, Message, ProgressView, RowChanged
-from ci_tasks.safe_output import LogFilter, SafeStream, escape, terminal_of
+from ci_tasks.safe_output import LogFilter, SafeStream, escape, terminal_of, terminal_width
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,7 +26,6 @@ if TYPE_CHECKING:
 _REMINDER_SECONDS = 60.0  # seconds of silence after which plain output says what still runs
 _LONGEST_LINE = 1000  # characters of a plain line
 _MAX_REMINDED = 20  # rows in one reminder
-_LEAST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 0.5  # between two looks at all rows
 _REFRESHES_PER_SECOND = 4.0  # a second; to draw 50 lines takes tens of milliseconds
 _STATES = {"row_waiting": WAITING, "row_started": RUNNING, "row_stalled": STALLED}
 
@@ -51,13 +55,22 @@ class PlainView:
         elif isinstance(event, RowChanged) and event.event != "row_placed":
             self.print_row(event)
         elif isinstance(event, HostChanged):
-            self._print_host(event)
+            stands = f" is connected, {counted(event.gpus or 0, 'GPU')}"
+            if event.event == "host_down":  # which may be its Python or its packages as well as its link
+                stands = f": {event.note}"
+            elif event.host in self._known_hosts:
+                stands = " is reachable again"
+            self._known_hosts.add(event.host)
+            self._print(f"host {event.host}{stands}")
 
-    def update(
-        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
-    ) -> None:
-        if time.monotonic() - self._last_line_at > _REMINDER_SECONDS:
-            self._remind(rows, left)
+    def update(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> None:
+        if time.monotonic() - self._last_line_at < _REMINDER_SECONDS:
+            return
+        if running := [row.row for row in rows if row.state in (RUNNING, STALLED)]:
+            waiting = sum(row.state == WAITING for row in rows)
+            self._print(f"still running: {some(running, _MAX_REMINDED)}; {waiting} waiting")
+        for row in [row for row in rows if row.state in (WAITING, STALLED) and row.note][:_MAX_REMINDED]:
+            self._print(f"still {row.state}: {row.row}: {row.note}")
 
     def close(self) -> None:
         pass
@@ -69,32 +82,11 @@ class PlainView:
         self._shown[event.row] = standing
         if state == before[0] and (state == WAITING or not event.host or standing == before):
             return
-        is_timed = event.status is not None and event.seconds is not None
-        took = f" after {event.seconds:.1f} s" if is_timed else ""
+        took = f" after {event.seconds:.1f} s" if event.status and event.seconds is not None else ""
         note = "" if not event.note else ": as above" if event.note == self._note else f": {event.note}"
         self._note = event.note or self._note
         place = _host_and_attempt(event.host, event.attempt) if self._known_hosts else ""
         self._print(f"{state:<9} {event.row}{place}{took}{note}")
-
-    def _print_host(self, event: HostChanged) -> None:
-        stands = f" is connected, {counted(event.gpus or 0, 'GPU')}"
-        if event.event == "host_down":  # which may be its Python or its packages as well as its link
-            stands = f": {event.note}"
-        elif event.host in self._known_hosts:
-            stands = " is reachable again"
-        self._known_hosts.add(event.host)
-        self._print(f"host {event.host}{stands}")
-
-    def _remind(self, rows: Sequence[RowProgress], left: float | None) -> None:
-        running = [row.row for row in rows if row.state in (RUNNING, STALLED)]
-        waiting = sum(row.state == WAITING for row in rows)
-        if running:
-            end = expected_end(rows, left)
-            names = some(running, _MAX_REMINDED)
-            self._print(f"still running: {names}; {waiting} waiting{f'; {end}' if end else ''}")
-        noted = [row for row in rows if row.state in (WAITING, STALLED) and row.note]
-        for row in noted[:_MAX_REMINDED]:
-            self._print(f"still {row.state}: {row.row}: {row.note}")
 
     def _print(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {shortened(text, _LONGEST_LINE)}", flush=True)
@@ -115,7 +107,7 @@ class LiveView:
 
         self._title = title
         self._console = Console(file=terminal_of(sys.stdout))
-        self._progress: tuple[Sequence[RowProgress], Sequence[HostProgress], float | None] = ((), (), None)
+        self._progress: tuple[Sequence[RowProgress], Sequence[HostProgress]] = ((), ())
         # It is asked only when it draws, which is less often than something changes.
         self._live = Live(
             console=self._console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True, get_renderable=self._table
@@ -127,16 +119,14 @@ class LiveView:
         if isinstance(event, Message):
             self._console.print(escape(event.text), markup=False, highlight=False)
 
-    def update(
-        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
-    ) -> None:
-        self._progress = (rows, hosts, left)  # at once, since another thread draws
+    def update(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> None:
+        self._progress = (rows, hosts)  # at once, since another thread draws
 
     def _table(self) -> RenderableType:
         from ci_tasks.report.live import progress_table
 
-        rows, hosts, left = self._progress
-        return progress_table(self._title, rows, self._console.height, hosts, left)
+        rows, hosts = self._progress
+        return progress_table(self._title, rows, self._console.height, hosts)
 
     def close(self) -> None:
         self._live.stop()
@@ -153,9 +143,7 @@ class StreamView:
         if isinstance(event, Message):
             print(event.text, flush=True)
 
-    def update(
-        self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
-    ) -> None:
+    def update(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> None:
         self._log.copy()
         row = rows[0]
         if row.log and row.log != self._log.path:  # another attempt
@@ -208,11 +196,6 @@ class GrowingLog:
 # -- how a row stands --------------------------------------------------------------------------------------------------
 
 
-def pause_after(seconds: float) -> float:
-    """How long rows are not looked at after a look that took so long: of many, looking takes a tenth of the time."""
-    return min(max(_LEAST_PAUSE_SECONDS, 9 * seconds), _LONGEST_PAUSE_SECONDS)
-
-
 def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, host: str = "") -> RowProgress:
     """How a started row stands: it waits for what others hold, it is silent, or it runs and this is its last line.
     `note` is what its host says that it does just now, if that is something else."""
@@ -227,3 +210,64 @@ def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, ho
     elif not note:
         message = "collecting what it leaves" if status.phase == "collecting" else last_line(run)
     return RowProgress(row, state, seconds, message, host, gpu_ids=status.gpu_ids or (), log=run.log)
+
+
+def print_results(
+    records: list[RunRecord],
+    logs: Sequence[str],
+    name: str,
+    gpus_by_host: Mapping[str, int] | None = None,
+    also: Sequence[str] = (),
+    *,
+    all_deviations: bool = False,
+) -> BatchResult:
+    """Print the table that ends a run, then what is `also` to be said. What differs from CI as in the label's last run
+    is only counted, unless `all_deviations` are to be shown."""
+    batches = list(dict.fromkeys(store.batch_of(record.id) for record in records))
+    known = set() if all_deviations else _known_deviations(batches)
+    command = f"ci-tasks report {','.join(batches)} --deviations"
+    counts = any(record.gpus for record in records) or len(gpus_by_host or {}) > 1
+    width = terminal_width()
+    times = results.summary_lines(records, gpus_by_host or {}) if counts else []
+    deviations = results.deviations(records, width, known, command)
+    lines = ["", *results.table(records, logs, width), "", *deviations, "", *times, *([""] if times else []), *also]
+    print("\n".join(lines))
+    print(f"{name}: {results.summary(records)}", flush=True)
+    return batch_result(name, records, logs)
+
+
+def _known_deviations(batches: Sequence[str]) -> set[Deviation]:
+    """What differed from CI in the label's run before the first of these."""
+    first = min(batches, default="")
+    label = first[len("20260101-120000") :]
+    earlier = [name for name in store.batches() if name < first and name[len("20260101-120000") :] == label]
+    rows = [load_record(run) for _, run in store.rows_of(max(earlier))] if earlier else []
+    return {deviation for record in rows if record.started_at for deviation in record.deviations}
+
+
+def kept_lines(records: Sequence[RunRecord], logs: Sequence[str]) -> list[str]:
+    """What a person may do with the rows that `--keep` kept."""
+    runs = [(record.id, RunDir(os.path.dirname(log))) for record, log in zip(records, logs, strict=True) if log]
+    kept = [(id, run) for id, run in runs if read_status_if_readable(run).kept is not None]
+    if not kept:
+        return []
+    id, remote = kept[0][0], read_remote(kept[0][1])
+    lines = [f"kept: {counted(len(kept), 'row')}; `ci-tasks shell {id}` opens bash there"]
+    if remote is None or remote.kind != "slurm":
+        lines.append(f"after an edit, `ci-tasks retry {id}` runs the failed step again")
+    return lines
+
+
+def batch_result(name: str, records: Sequence[RunRecord], logs: Sequence[str]) -> BatchResult:
+    """The rows together; `logs` are in the order of `records`."""
+    directories = {record.id: os.path.dirname(log) for record, log in zip(records, logs, strict=True) if log}
+    if any(record.status in (RUNNING, PLANNED) for record in records):
+        return BatchResult(name, RUNNING, None, tuple(records), directories)
+    status = overall(statuses(records))
+    return BatchResult(name, status, EXIT_CODES[status], tuple(records), directories)
+
+
+def statuses(records: Sequence[RunRecord]) -> list[str]:
+    """The statuses that count for the whole: a row that was ended for another's failure says nothing of its own."""
+    counted = [record.counted_status for record in records if not (record.stopped and record.status == CANCELLED)]
+    return counted or [record.status for record in records]

@@ -24,7 +24,7 @@ from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.judge_run import gpu_samples
 from ci_tasks.results.load import load_record
 from ci_tasks.results.runs import events_of, local_status
-from ci_tasks.run.results_table import batch_result, print_results
+from ci_tasks.run.progress import batch_result, print_results
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Event, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError
-from ci_tasks.hosts.executor import CodeSnapshot, PreparedRow, start_host_snapshot
+from ci_tasks.hosts.executor import Executor, PreparedRow
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.planning.placement import ExpectedTime
 from ci_tasks.planning.planner import failed_step, retry_plan
 from ci_tasks.planning.tested_files import defines_tests
 from ci_tasks.records import PASSED, BatchResult
@@ -29,13 +27,12 @@ from ci_tasks.results import store
 from ci_tasks.results.load import find_one, load_record
 from ci_tasks.results.runs import events_of, is_over
 from ci_tasks.run.attach import host_of_run
+from ci_tasks.run.checkout_source import ExecutionOptions
 from ci_tasks.run.events import EventStream, EventView
 from ci_tasks.run.execute import run_rows
-from ci_tasks.run.host_session import HostSession
 from ci_tasks.run.prepare import PreparedBatch
-from ci_tasks.run.progress import open_view
-from ci_tasks.run.request import ExecutionOptions
-from ci_tasks.run.results_table import print_results
+from ci_tasks.run.progress import open_view, print_results
+from ci_tasks.run.row_plans import HostSession
 from ci_tasks.workflow.model import Row
 
 
@@ -44,33 +41,29 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
     id, run = _kept_run(name)
     remote = read_remote(run)
     before = replace(read_plan(run), script=Path(run.script).read_text(encoding="utf-8", errors="surrogateescape"))
-    source = Path(before.checkout.path)
     spec = host_of_run(remote) if remote else HostSpec(name=before.host, kind="local", env=dict(before.host_env))
     with closing(open_executor(spec)) as executor:
-        if snapshot := start_host_snapshot(source, None, None):
-            executor.use_snapshot(snapshot)
         batch = store.new_batch(before.label)
         try:
-            code, session = executor.snapshot(batch, source, rev=None, base=None), HostSession(executor, is_ready=True)
-            planner = RetryPlanner(before, code, batch, remote.directory if remote else run.path, events_of(run))
-            row = planner.plan_row(_row_of(before), session, 1)
+            row = _planned(before, executor, batch, remote.directory if remote else run.path, events_of(run))
         except BaseException:
             shutil.rmtree(batch.path, ignore_errors=True)
             raise
         tree, step = row.plan.checkout.tree, row.plan.retry.step if row.plan.retry else 0
         same = "nothing changed since, so the same tree runs again" if tree == before.checkout.tree else ""
         print(f"run {row.plan.id}: {id} again from step {step} on {before.host}; {same or f'tree {tree[:12]}'}")
-        ready = PreparedBatch(batch, (row.row,), (session,), planner, row.plan.checkout, planned_rows={0: row})
+        session = HostSession(executor, is_ready=True)
+        ready = PreparedBatch(batch, (row.row,), (session,), None, row.plan.checkout, planned_rows={0: row})
         ready.interrupts.defer()
         try:
             with closing(EventView(open_view(row.row.row, [row.run]), [events] if events else [])) as view:
-                (execution,) = run_rows(ready, ExecutionOptions(), view, lambda _: ExpectedTime(0.0))
+                (execution,) = run_rows(ready, ExecutionOptions(), view, {})
         finally:
             ready.interrupts.restore()
         status = read_status_if_readable(row.run)
         result = print_results([execution.record] if execution.record else [], [row.run.log], batch.id)
         if status.kept is not None:
-            print(f"edit {source}, then `ci-tasks retry {row.plan.id}` runs it again")
+            print(f"edit {before.checkout.path}, then `ci-tasks retry {row.plan.id}` runs it again")
         elif status.exists and not keep:
             for line in executor.release_retried(row):
                 print(f"left: {line}")
@@ -78,44 +71,25 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
         return result
 
 
-@dataclass(frozen=True)
-class RetryPlanner:
-    """Plans the rest of a run that was kept in the directory `kept_in` of its host, after these `events`."""
-
-    before: Plan
-    code: CodeSnapshot
-    batch: store.Batch
-    kept_in: str
-    events: Sequence[Event]
-
-    def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
-        before, run, code = self.before, self.batch.run_dir(number), self.code
-        test = code.read_file(before.test) if before.test else None
-        plan = retry_plan(
-            before,
-            id=self.batch.run_id(number),
-            run_dir=session.executor.paths(run).run,
-            earlier_dir=self.kept_in,
-            step=failed_step(before, self.events),
-            checkout=replace(code.checkout, path=before.checkout.path, sample=before.checkout.sample),
-        )
-        plan = replace(plan, defines_tests=defines_tests(test or ""))
-        session.executor.write_plan(run, plan)
-        return PreparedRow(row, plan, run, None)
-
-    def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
-        return ()
-
-    def image_of(self, row: Row) -> str | None:
-        return row.image
-
-    def install_problem(self, problem: str) -> str:
-        return problem
-
-
-def _row_of(plan: Plan) -> Row:
+def _planned(
+    before: Plan, executor: Executor, batch: store.Batch, kept_in: str, events: Sequence[Event]
+) -> PreparedRow:
+    """The rest of a run that was kept in the directory `kept_in` of its host, after these `events`."""
+    code, run = executor.snapshot(batch, Path(before.checkout.path), rev=None, base=None), batch.run_dir(1)
+    plan = retry_plan(
+        before,
+        id=batch.run_id(1),
+        run_dir=executor.paths(run).run,
+        earlier_dir=kept_in,
+        step=failed_step(before, events),
+        checkout=replace(code.checkout, path=before.checkout.path, sample=before.checkout.sample),
+    )
+    test = code.read_file(before.test) if before.test else None
+    plan = replace(plan, defines_tests=defines_tests(test or ""))
+    executor.write_plan(run, plan)
     same = {name: getattr(plan, name) for name in ("label", "job", "row", "test", "args", "image", "env")}
-    return Row(**same, gpus=0, trigger=None, runner="", timeout_minutes=plan.timeout_minutes)
+    row = Row(**same, gpus=0, trigger=None, runner="", timeout_minutes=plan.timeout_minutes)
+    return PreparedRow(row, plan, run, None)
 
 
 def _kept_run(name: str) -> tuple[str, RunDir]:

@@ -1,10 +1,12 @@
-"""The plan of a row for a host, and its run directory: made when the row is given to the host, not before."""
+"""A host that takes part in a command, and the plan of a row for it with its run directory: made when the row is given
+to the host, not before."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -14,20 +16,75 @@ from typing import TYPE_CHECKING
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan, ProbeHook, ProbeRules
-from ci_tasks.hosts.executor import CodeSnapshot, PreparedRow, Say
-from ci_tasks.planning.placement import other_hosts
+from ci_tasks.config import HostSpec
+from ci_tasks.hosts.executor import CodeSnapshot, Executor, PreparedRow, Say
+from ci_tasks.planning import containers
+from ci_tasks.planning.placement import HostFacts, missing_resources, other_hosts, python_problem, requires_python
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
 from ci_tasks.planning.tested_files import defines_tests, starts_ray
+from ci_tasks.report.live import HostProgress
 from ci_tasks.results.store import Batch
-from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.checkout_source import CheckoutSource, RunRequest
 from ci_tasks.run.find_rows import JobRows
-from ci_tasks.run.host_session import HostSession
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.suite import Suite
 
 if TYPE_CHECKING:
     from ci_tasks.config import Config, Override
-    from ci_tasks.run.request import RunRequest
+
+
+@dataclass
+class HostSession:
+    """A host that takes part. `facts` are None until it has answered; `unusable_reason` says why nothing can run there;
+    `activity` what it does before its rows begin; `row_problems` which rows lack a download there, and why.
+    `first_rows` says of the first two rows that ended there whether no test was seen. A host that `is_dropped` gets no
+    rows while another one can run them. `away_since`: it is being prepared or reconnected."""
+
+    executor: Executor
+    facts: HostFacts | None = None
+    unusable_reason: str = ""
+    activity: str = "connecting"
+    is_ready: bool = False
+    locked_gpus: frozenset[int] = frozenset()
+    images: frozenset[str] = frozenset()
+    row_problems: Mapping[str, str] = field(default_factory=dict)
+    first_rows: tuple[bool, ...] = ()
+    is_dropped: bool = False
+    away_since: float | None = None
+
+    @cached_property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def spec(self) -> HostSpec:
+        return self.executor.spec
+
+    def give_up_if_away(self) -> bool:
+        """Whether it has not been ready, or not reachable, for so long that no row waits for it any longer; then it is
+        unusable."""
+        is_away = not self.unusable_reason and not (self.is_ready and self.executor.is_up)
+        self.away_since = (self.away_since or time.monotonic()) if is_away else None
+        minutes = self.spec.give_up_minutes
+        if self.away_since is None or time.monotonic() - self.away_since <= 60 * minutes:
+            return False
+        what = "not reachable" if self.is_ready else f"not ready ({self.activity})"
+        self.unusable_reason = f"{what} for {minutes:g} min; --give-up MINUTES waits longer"
+        return True
+
+    def missing_for(self, row: Row) -> tuple[str, ...]:
+        """What keeps `row` from running there, as far as is known."""
+        if self.unusable_reason or self.facts is None:
+            return (self.unusable_reason,) if self.unusable_reason else ()
+        problem = self.row_problems.get(row.row)
+        return (*missing_resources(row, self.spec, self.facts), *([problem] if problem else []))
+
+    def progress(self, ours: int) -> HostProgress:
+        """How it stands, for a person; `ours` are the GPUs that our rows have there."""
+        is_away = bool(self.unusable_reason) or (self.is_ready and not self.executor.is_up)
+        gpus = None if self.facts is None or self.executor.has_scheduler else self.facts.gpus
+        note = self.unusable_reason or self.activity or ("the link is down" if is_away else "")
+        return HostProgress(self.name, gpus, max(0, len(self.locked_gpus) - ours), not is_away, note)
 
 
 @dataclass(frozen=True)
@@ -43,6 +100,18 @@ class RowPlanner:
     code: CodeSnapshot
     simulates: bool
     _with_ray: dict[str, bool] = field(default_factory=dict)  # by test: its modes are rows of their own
+
+    def gather_facts(self, session: HostSession) -> HostFacts:
+        """What a host offers. Raises Blocked for one that cannot be reached, or has not the Python that CI asks for."""
+        executor, spec, rows = session.executor, session.spec, self.rows
+        gpus, container = max((row.needed_gpus for row in rows), default=0), any(row.image for row in rows)
+        facts = executor.facts(gpus=gpus, container=container, simulates=self.simulates)
+        wanted = self._python_version(rows[0]) if rows else ""
+        _, version = executor.find_python(wanted)
+        # Else it is the image's. A login node's Python is not its nodes'.
+        if executor.has_scheduler or not (wanted or spec.simulate or spec.runtime == "none"):
+            return facts
+        return replace(facts, python_problem=python_problem(requires_python(self.code.read_file), version))
 
     def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
         """Plan `row` for the host and write its run directory. Raises Blocked where the host cannot say enough."""
@@ -78,8 +147,10 @@ class RowPlanner:
         return probe_rules(suite, tuple(own_packages(suite, repository, self.code.read_file)))
 
     def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
-        """What the row cannot share with another row on the host: nothing, unless it starts Ray."""
-        return self._make_plan(row, session, 0).plan.exclusive if self._starts_ray(row) else ()
+        """What the row cannot share with another row on the host, by the text of its job."""
+        job = self.job_rows.job
+        texts = [step.run or "" for step in job.steps] + [job.container.options if job.container else ""]
+        return containers.exclusive(session.spec, texts, starts_ray=self._starts_ray(row))
 
     def setups(self, session: HostSession) -> list[Plan]:
         """The install steps that rows share on the host."""
@@ -111,7 +182,7 @@ class RowPlanner:
         override = suggested_override(problem, self.job_rows.job, self.overrides)
         return f"{problem}; this override in hosts.yaml would fix it: {entry(override)}" if override else problem
 
-    def python_version(self, row: Row) -> str:
+    def _python_version(self, row: Row) -> str:
         """The Python that CI sets up for the row."""
         return wanted_python(self.source.workflow, self.job_rows.job, row, self.job_rows.context, self.overrides)
 
@@ -124,7 +195,7 @@ class RowPlanner:
             run_dir=paths.run,
             workspace=event.workspace,
             checkout=self.checkout,
-            python=executor.find_python(self.python_version(row)),
+            python=executor.find_python(self._python_version(row)),
             environments=paths.setups,
             store=paths.environments,
             fresh=request.fresh_env,

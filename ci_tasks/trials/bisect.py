@@ -14,10 +14,9 @@ from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted, printable, some
 from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.report.table import Table
-from ci_tasks.run.checkout_source import CheckoutSource, open_source
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, open_source
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.bisection import ENDS, FOUND, Bisect, CommitGraph
 from ci_tasks.trials.rules import TrialVerdict
 from ci_tasks.trials.runner import Execute, Runner, Subject, expected_cost, given_key, rows_named

@@ -13,9 +13,8 @@ from ci_tasks.checkout.repository import default_base, resolve_base
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, one_line, printable
 from ci_tasks.report.table import paragraph
-from ci_tasks.run.checkout_source import CheckoutSource, open_source
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, open_source
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
 from ci_tasks.trials.report import SideResult

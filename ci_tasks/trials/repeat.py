@@ -10,10 +10,9 @@ from ci_tasks.config import Config
 from ci_tasks.errors import CiTasksError, UsageError, counted
 from ci_tasks.records import CANCELLED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, overall
 from ci_tasks.report import results
-from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import ExecutionOptions, RunRequest
-from ci_tasks.run.results_table import batch_result
+from ci_tasks.run.progress import batch_result
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
 from ci_tasks.trials.rules import Outcome, Repeat, telling
@@ -42,7 +41,6 @@ def repeat(
             hint="with --until-fail, those of the first failure are kept",
         )
     runs = times or _UNTIL_FAIL_LIMIT
-    print(source.headline, flush=True)
     with pinned(source, request.base) as tree:
         checkout = tree.checkout
         often = f"each row {counted(runs, 'time')}, or until its answer is clear"

@@ -25,10 +25,16 @@ from ci_tasks.report import results
 from ci_tasks.report.table import Table, duration, paragraph
 from ci_tasks.report.triage import describe
 from ci_tasks.resources import make_home
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source, origin
+from ci_tasks.run.checkout_source import (
+    CheckoutSource,
+    ExecutionOptions,
+    RunRequest,
+    event_context,
+    open_source,
+    origin,
+)
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import rules, same_failure
 from ci_tasks.trials.rules import Match, Outcome, TrialVerdict

@@ -27,12 +27,11 @@ from ci_tasks.report.table import duration
 from ci_tasks.results import store
 from ci_tasks.results.history import RunQuery, search
 from ci_tasks.results.store import Batch
-from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context
 from ci_tasks.run.events import RowChanged
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import LabelResult, execute_label
 from ci_tasks.run.progress import PlainView
-from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.rules import MISSING, Outcome
 from ci_tasks.trials.trial import TrialRun
 from ci_tasks.workflow.model import Row

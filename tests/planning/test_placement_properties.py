@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.planning.placement import Decision, HostLoad, StartedRow, WaitingRow, place
+from ci_tasks.planning.placement import Decision, HostLoad, WaitingRow, place
 
+ALL = frozenset({"h0", "h1", "h2"})
 SECONDS = st.floats(0.1, 5000.0)
 TASK = st.builds(
     WaitingRow,
@@ -17,18 +18,17 @@ TASK = st.builds(
     gpus=st.sampled_from([0, 1, 2, 3, 4, 6, 8, 9]),
     seconds=SECONDS,
     exclusive=st.sampled_from([frozenset[str](), frozenset({"ray"}), frozenset({"port"}), frozenset({"ray", "port"})]),
-    hosts=st.sampled_from([None, None, frozenset({"h0"}), frozenset({"h1", "h2"}), frozenset({"gone"})]),
+    hosts=st.sampled_from([ALL, ALL, frozenset({"h0"}), frozenset({"h1", "h2"}), frozenset({"gone"})]),
     image=st.sampled_from([None, "one"]),
 )
 MACHINE = st.builds(
     HostLoad,
     name=st.just(""),
     gpus=st.sampled_from([0, 4, 8]),
-    slots=st.integers(0, 6),
+    slots=st.integers(1, 6),
     held=st.sampled_from([0, 0, 0, 1, 8]),
     up=st.sampled_from([True, True, True, False]),
     images=st.sampled_from([frozenset[str](), frozenset({"one"})]),
-    has_code=st.booleans(),
 )
 MACHINES = st.lists(MACHINE, min_size=1, max_size=3).map(
     lambda hosts: [replace(machine, name=f"h{number}") for number, machine in enumerate(hosts)]
@@ -50,22 +50,21 @@ class World:
         self.left = {number: [] for number in range(len(self.machines))}
 
     def start(self, decision: Decision, factor: float) -> None:
-        for start in decision.starts:
-            number = [machine.name for machine in self.machines].index(start.host)
-            task, machine = self.waiting[start.position], self.machines[number]
-            self.machines[number] = replace(machine, started=(*machine.started, StartedRow(task, 0.0)))
+        for position, host in decision.starts.items():
+            number = [machine.name for machine in self.machines].index(host)
+            task, machine = self.waiting[position], self.machines[number]
+            self.machines[number] = replace(machine, rows=(*machine.rows, task))
             self.left[number].append(task.seconds * factor)
-        begun = {start.position for start in decision.starts}
-        self.waiting = [task for position, task in enumerate(self.waiting) if position not in begun]
+        self.waiting = [task for position, task in enumerate(self.waiting) if position not in decision.starts]
 
     def pass_on(self) -> None:
         """Until the next row ends."""
         step = min(seconds for left in self.left.values() for seconds in left)
         for number, machine in enumerate(self.machines):
-            pairs = list(zip(machine.started, self.left[number], strict=True))
-            stay = [(replace(row, since=row.since + step), left - step) for row, left in pairs if left > step]
+            pairs = list(zip(machine.rows, self.left[number], strict=True))
+            stay = [(row, left - step) for row, left in pairs if left > step]
             self.ended += len(pairs) - len(stay)
-            self.machines[number] = replace(machine, started=tuple(row for row, _ in stay))
+            self.machines[number] = replace(machine, rows=tuple(row for row, _ in stay))
             self.left[number] = [left for _, left in stay]
 
     def busy(self) -> bool:
@@ -74,12 +73,12 @@ class World:
 
 def assert_kept(machine: HostLoad) -> None:
     """What no host may be asked for. Where others hold GPUs, rows may wait for them on the host."""
-    rows = [row.row for row in machine.started]
+    rows = machine.rows
     names = Counter(name for task in rows for name in set(task.exclusive))
     assert sum(task.gpus for task in rows) <= machine.gpus
     assert len(rows) <= machine.slots
     assert all(times == 1 for times in names.values())
-    assert all(task.hosts is None or machine.name in task.hosts for task in rows)
+    assert all(machine.name in task.hosts for task in rows)
     assert machine.up or not rows
     with_gpus = [task for task in rows if task.gpus]
     assert sum(task.gpus for task in with_gpus) <= machine.gpus - machine.held or len(with_gpus) <= 1
@@ -93,9 +92,9 @@ def test_no_host_is_overcommitted_and_every_row_that_can_run_ends(
     world = World(list(waiting), list(machines))
     while True:
         decision = place(world.waiting, world.machines)
-        started = {start.position for start in decision.starts}
+        started = set(decision.starts)
         assert started.isdisjoint(decision.waits) and started | set(decision.waits) == set(range(len(world.waiting)))
-        assert all(decision.waits.values()) and all(start.why for start in decision.starts)
+        assert all(decision.waits.values())
         world.start(decision, factor)
         for machine in world.machines:
             assert_kept(machine)
@@ -107,5 +106,4 @@ def test_no_host_is_overcommitted_and_every_row_that_can_run_ends(
 
 
 def can_run(task: WaitingRow, machine: HostLoad) -> bool:
-    allowed = task.hosts is None or machine.name in task.hosts
-    return machine.up and machine.slots > 0 and machine.gpus >= task.gpus and allowed
+    return machine.up and machine.gpus >= task.gpus and machine.name in task.hosts

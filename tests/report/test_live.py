@@ -30,14 +30,11 @@ def shown(
     height: int = 24,
     *,
     hosts: Sequence[HostProgress] = (),
-    left: float | None = None,
     width: int = 60,
     title: str = "ppo on local",
 ) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=width, height=height, color_system=None).print(
-        progress_table(title, lanes, height, hosts, left)
-    )
+    Console(file=out, width=width, height=height, color_system=None).print(progress_table(title, lanes, height, hosts))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -90,13 +87,13 @@ def test_an_unknown_state_has_none_and_is_still_shown() -> None:
     assert style("odd") == "" and shown([RowProgress("r", "odd")])[2].split() == ["odd", "r"]
 
 
-def test_of_one_host_nothing_more_is_said_than_when_it_is_expected_to_end() -> None:
+def test_of_one_host_nothing_more_is_said_than_how_its_rows_stand() -> None:
     lanes = [
         RowProgress("a", "running", 61.4, "step 1", "h100a", 8, seconds_left=125.0),
         RowProgress("b", "waiting", host="h100a"),
     ]
-    assert shown(lanes, hosts=[HostProgress("h100a", 8)], left=1530.0) == [
-        "ppo on local: about 26 min left",
+    assert shown(lanes, hosts=[HostProgress("h100a", 8)]) == [
+        "ppo on local",
         "STATUS     ROW  TIME   LEFT  LAST",
         "running    a    61 s  2 min  step 1",
         "waiting    b",
@@ -122,8 +119,8 @@ ROWS = [
 
 
 def test_several_hosts_have_a_lane_each_above_the_rows() -> None:
-    assert shown(ROWS, hosts=FLEET, left=-61.0, width=80) == [
-        "ppo on local: 61 s longer than expected",
+    assert shown(ROWS, hosts=FLEET, width=80) == [
+        "ppo on local",
         "HOST   GPUS (# others', . free)",
         "h100a  02 02 .. ## 01 01 01 01   6 ours, 1 others', 1 free; 2 rows",
         "h100b  03 03 03 03 03 03 03 03   away; the link is down for 12 s; 8 ours; 1 row",
@@ -172,7 +169,7 @@ def test_a_thousand_rows_on_64_hosts_fit_the_terminal(width: int, height: int) -
         for number in range(1000)
     ]
     hosts = [HostProgress(f"h{number}", 8, up=number != 40, note="no answer" * (number == 40)) for number in range(64)]
-    lines = shown(rows, height=height, hosts=hosts, width=width, left=60.0)
+    lines = shown(rows, height=height, hosts=hosts, width=width)
     assert len(lines) < height and all(len(line) <= width for line in lines)
     text = "\n".join(lines)
     assert "more hosts" in text and " more\n" in text and "512 running, 488 waiting" in text
@@ -192,16 +189,6 @@ def test_hosts_take_a_third_of_the_terminal_and_two_lines_at_least(height: int, 
 )
 def test_lengths_of_time_take_little_room(seconds: float, expected: str) -> None:
     assert span(seconds) == expected
-
-
-def test_without_an_earlier_run_of_all_rows_no_end_is_estimated() -> None:
-    new = RowProgress("a", "running", 5.0, first_run=True)
-    assert shown([new], left=900.0)[0] == "ppo on local: no earlier run"
-    known = RowProgress("b", "running", 5.0, seconds_left=30.0)
-    assert shown([new, known], left=900.0)[0] == "ppo on local: no earlier run of 1 of 2 rows"
-    assert (
-        shown([RowProgress("a", "passed", 5.0, first_run=True), known], left=30.0)[0] == "ppo on local: about 30 s left"
-    )
 
 
 def test_a_colour_can_be_read_on_dark_and_on_light() -> None:

@@ -100,9 +100,9 @@ def planned(width: int) -> list[str]:
 
 
 LANES = [
-    RowProgress(CKPT[0], "running", 700.0, "rollout 12, reward 0.43", "h100a", 8, tuple(range(8)), first_run=True),
+    RowProgress(CKPT[0], "running", 700.0, "rollout 12, reward 0.43", "h100a", 8, tuple(range(8))),
     RowProgress(CKPT[1], "stalled", 60.0, "no output for 15 min", "h100b", 8, tuple(range(8)), seconds_left=95.0),
-    RowProgress(CKPT[2], "waiting", note="8 GPUs of h100a or h100b", gpus=8, first_run=True),
+    RowProgress(CKPT[2], "waiting", note="8 GPUs of h100a or h100b", gpus=8),
     RowProgress(CKPT[3], "failed", 725.0, REASONS[0], "h100a", 8),
     RowProgress(CKPT[4], "passed", 725.0, "", "h100b", 8),
 ]
@@ -118,7 +118,7 @@ def live(width: int, *, colour: bool, hosts: list[HostProgress]) -> list[str]:
     console = Console(
         file=out, width=width, height=24, force_terminal=colour, color_system=system, _environ=environment
     )
-    console.print(progress_table("ckpt on h100", LANES, 24, hosts, 1530.0))
+    console.print(progress_table("ckpt on h100", LANES, 24, hosts))
     return [line if colour else line.rstrip() for line in out.getvalue().splitlines()]
 
 

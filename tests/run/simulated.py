@@ -30,10 +30,9 @@ from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
 from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.results.store import Batch
-from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
 from ci_tasks.run.events import Event, Message
 from ci_tasks.run.label import LabelResult, execute_label
-from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.workflow.reader import read as read_workflow
 
 LABEL = "played"

@@ -16,11 +16,11 @@ from ci_tasks.run.events import (
     JOURNAL,
     BatchJournal,
     EventStream,
-    Journal,
     Message,
     RowChanged,
     RunPrepared,
     find_unfinished,
+    open_journal,
     read_journal,
 )
 from tests.parts.json_files import write_json
@@ -44,9 +44,9 @@ def placed(batch: Batch, row: str, number: int, host: str = "a") -> RowChanged:
 
 def begun(*attempts: tuple[str, int, str], rows: tuple[str, ...] = ("one", "two"), label: str = "ckpt") -> Batch:
     batch = store.new_batch(label)
-    Journal(batch).write(prepared(batch, rows, label))
+    open_journal(batch).write(prepared(batch, rows, label))
     for attempt in attempts:
-        Journal(batch).write(placed(batch, *attempt))
+        open_journal(batch).write(placed(batch, *attempt))
     return batch
 
 
@@ -113,14 +113,14 @@ def test_a_row_name_may_hold_anything_but_a_secret(monkeypatch: pytest.MonkeyPat
     assert [host for host, _ in read(begun((name, 1, "a"), rows=(name,))).attempts(name)] == ["a"]
     known_secrets.add(["correct horse"])
     batch = begun()
-    Journal(batch).write(Message("now", "the token is correct horse"))
+    open_journal(batch).write(Message("now", "the token is correct horse"))
     assert "correct horse" not in (batch.path / JOURNAL).read_text()
 
 
 def test_a_full_disk_ends_the_journal_and_not_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     batch = store.new_batch("ckpt")
     (batch.path / JOURNAL).symlink_to("/dev/full")
-    journal = Journal(batch)
+    journal = open_journal(batch)
     for _ in range(2):
         journal.write(placed(batch, "one", 1))
     assert capsys.readouterr().err.count("--resume will not find all rows") == 1

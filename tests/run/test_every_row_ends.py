@@ -25,16 +25,15 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.remote_run import RunState
-from ci_tasks.planning.placement import ExpectedTime, HostFacts
+from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
-from ci_tasks.run import execute, host_session, place_rows
+from ci_tasks.run import execute, row_plans
+from ci_tasks.run.checkout_source import ExecutionOptions
 from ci_tasks.run.events import EventView
-from ci_tasks.run.execute import run_rows
-from ci_tasks.run.host_session import HostSession
-from ci_tasks.run.place_rows import RowExecution
+from ci_tasks.run.execute import RowExecution, run_rows
 from ci_tasks.run.prepare import PreparedBatch
-from ci_tasks.run.request import ExecutionOptions
+from ci_tasks.run.row_plans import HostSession
 from ci_tasks.workflow.model import Row
 from tests.parts.json_files import read_json
 from tests.run import simulated
@@ -230,11 +229,11 @@ class World:
 
     def run(self) -> list[RowExecution]:
         options = ExecutionOptions(jobs=self.story.jobs, **self.story.policy)
-        modules = (execute, place_rows, host_session, simulated)
+        modules = (execute, row_plans, simulated)
         with ExitStack() as stack:
             for module in modules:
                 stack.enter_context(mock.patch.object(module, "time", self.clock))
-            return run_rows(self.ready, options, EventView(self.view, []), lambda row: ExpectedTime(10.0))
+            return run_rows(self.ready, options, EventView(self.view, []), {})
 
 
 @pytest.fixture(scope="module")

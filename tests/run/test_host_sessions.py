@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +14,9 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.hosts.queries import LOCKS_QUERY_NAME
 from ci_tasks.planning.placement import HostFacts
-from ci_tasks.run import host_sessions as module
-from ci_tasks.run.host_session import HostSession
-from ci_tasks.run.host_sessions import HostSessions
+from ci_tasks.run import prepare as module
+from ci_tasks.run.prepare import HostThreads
+from ci_tasks.run.row_plans import HostSession
 from ci_tasks.workflow.model import Row
 from tests.run import simulated
 from tests.run.simulated import Act, World
@@ -113,14 +112,14 @@ def test_no_row_waits_for_a_host_that_is_not_ready_for_too_long(played: Make, st
 def test_a_host_that_is_away_for_a_moment_keeps_its_rows(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.01)
     world = played({"a": 8, "b": 4}, {"wide": 8, "next": 8})
-    a, refresh, missed = world.hosts["a"], HostSessions._refresh, list[str]()
+    a, refresh, missed = world.hosts["a"], HostThreads._refresh, list[str]()
 
-    def count(self: HostSessions, session: HostSession) -> None:
+    def count(self: HostThreads, session: HostSession) -> None:
         if not a.up and session.name == "a":
             missed.append(session.name)
         refresh(self, session)
 
-    monkeypatch.setattr(HostSessions, "_refresh", count)
+    monkeypatch.setattr(HostThreads, "_refresh", count)
     world.acts["wide", "a"] = Act(seconds=0.3)
     world.when(
         (lambda: world.runs("wide")() or world.runs("next")(), lambda: setattr(a, "up", False)),
@@ -172,36 +171,20 @@ class Docker:
         self.queried += queries
         return {name: answer for name, answer in self.answers.items() if name in queries}
 
-    def facts(self, **requested: Any) -> HostFacts:
-        return HostFacts(gpus=8)
-
-    def find_python(self, requested: str) -> tuple[str, str]:
-        if requested:
-            raise Blocked(f"no Python {requested}")
-        return "python3", "3.11"
-
     def run_install_steps(self, *args: Any) -> None:
         pass
 
 
-def planner(python: str = "") -> Any:
+def planner() -> Any:
     """As much of a RowPlanner as a host needs: two rows in images of their own."""
     rows = [Row("l", "j", None, image, None, "", 8, image, {}, "gpu", None) for image in ("x:1", "y:2")]
     return SimpleNamespace(
         rows=rows,
-        simulates=False,
         request=SimpleNamespace(prefetch=False),
-        python_version=lambda row: python,
+        gather_facts=lambda session: HostFacts(gpus=8),
         image_of=lambda row: row.image,
         setups=lambda session: [],
-        code=simulated.TreeCode(Path("/nowhere"), "t"),
     )
-
-
-def test_a_host_without_the_python_that_ci_asks_for_is_not_used() -> None:
-    executor: Any = Docker(HostSpec("a", runtime="docker"), {})
-    with pytest.raises(Blocked, match=r"no Python 3\.12"):
-        module.gather_facts(HostSession(executor), planner("3.12"))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +200,7 @@ def test_a_host_is_asked_for_what_matters_there(spec: HostSpec, queries: list[st
         spec, {"image x:1": QueryAnswer(0, "sha256:1"), "image y:2": QueryAnswer(1, "", "No such image")}
     )
     session = HostSession(executor)
-    with HostSessions([session], planner()).running():
+    with HostThreads([session], planner()).running():
         while not session.is_ready:
             time.sleep(0.001)
     assert executor.queried == queries

@@ -1,4 +1,4 @@
-"""Which changed test runs where, and how long rows are expected to take."""
+"""Which changed test runs where."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from ci_tasks.errors import UnknownName
 from ci_tasks.run import label
+from ci_tasks.run.checkout_source import RunRequest
 from ci_tasks.run.find_rows import JobRows
 from ci_tasks.run.label import changed_runs
-from ci_tasks.run.request import RunRequest
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
 
@@ -54,7 +54,6 @@ def test_every_cpu_label_is_one_run_on_this_machine_and_the_rest_one_on_the_host
     assert (agent.label, agent.rows, agent.host) == ("agent-test", ("tools",), "local")
     assert there == replace(REQUEST, rows=("ppo",))
     assert capsys.readouterr().out.splitlines() == [
-        "checkout: here",
         "changed: rewards of cpu-unittest on local",
         "changed: tools of agent-test on local",
         "changed: ppo of changed on h100a",
@@ -72,26 +71,3 @@ def test_only_selects_among_both_and_names_what_there_is(runs: Any) -> None:
     assert [run.rows for run in runs("rewards ppo", only="ppo")] == [("ppo",)]
     with pytest.raises(UnknownName, match="unknown row 'pppo' in label changed"):
         runs("rewards ppo", only="pppo")
-
-
-# -- how long rows are expected to take --------------------------------------------------------------------------------
-
-SECONDS = {"ppo": 100.0, "ckpt": 200.0}
-HISTORY = {(): SECONDS, ("a",): {"ppo": 50.0, "ckpt": 100.0}, ("b",): {"ppo": 400.0, "ckpt": 800.0}}
-
-
-def expected(names: str, history: Any, simulates: bool = False) -> float:
-    """The seconds of the row `ppo` on these hosts, and how fast each of them is."""
-    sessions = [SimpleNamespace(name=name, spec=SimpleNamespace(simulate=simulates)) for name in names]
-    row = SimpleNamespace(label="l", row="ppo", needed_gpus=8)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(label, "durations", lambda label, hosts: history.get(tuple(hosts), {}))
-        ready: Any = SimpleNamespace(rows=[row], sessions=sessions)
-        asked: Any = row
-        return label._expected_times(ready)(asked).seconds
-
-
-def test_on_one_host_its_own_history_counts_and_simulated_gpus_take_seconds() -> None:
-    assert [expected(names, HISTORY) for names in ("a", "b", "ab")] == [50.0, 400.0, 100.0]
-    assert expected("a", {}, simulates=True) == label._SIMULATED_SECONDS
-    assert expected("a", {}) > 60

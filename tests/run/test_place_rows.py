@@ -8,21 +8,29 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.config import HostSpec
-from ci_tasks.planning.placement import Decision, ExpectedTime, HostFacts, HostLoad
+from ci_tasks.planning.placement import Decision, HostFacts, HostLoad
 from ci_tasks.records import Attempt, RunRecord
-from ci_tasks.run import place_rows
-from ci_tasks.run.host_session import HostSession
-from ci_tasks.run.place_rows import RowExecution, RowPlacer, StartedAttempt
-from ci_tasks.run.request import ExecutionOptions
-from ci_tasks.run.results_table import statuses
+from ci_tasks.run import execute
+from ci_tasks.run.checkout_source import ExecutionOptions
+from ci_tasks.run.execute import LabelExecution, StartedAttempt
+from ci_tasks.run.progress import statuses
+from ci_tasks.run.row_plans import HostSession
 from ci_tasks.workflow.model import Row
 from tests.run import simulated
 
 
-def execution(gpus: int = 4) -> RowExecution:
-    row = Row("l", "j", None, f"of {gpus}", "tests/t.py", "", gpus, None, {}, "self-hosted", None)
-    return RowExecution(0, row, ExpectedTime(60.0))
+def row(gpus: int = 4) -> Row:
+    return Row("l", "j", None, f"of {gpus}", "tests/t.py", "", gpus, None, {}, "self-hosted", None)
+
+
+def executing(rows: list[Row], hosts: list[HostSession], **options: Any) -> LabelExecution:
+    """Of which nothing has started yet."""
+    planner = SimpleNamespace(image_of=lambda _: None, exclusive=lambda *_: ())
+    ready: Any = SimpleNamespace(rows=rows, sessions=hosts, planner=planner)
+    view: Any = SimpleNamespace(print_message=lambda _: None)
+    return LabelExecution(ready, ExecutionOptions(**options), view, {})
 
 
 def session(name: str, gpus: int = 8, problem: str = "", *, up: bool = True) -> HostSession:
@@ -55,16 +63,28 @@ CASES = {
 def test_a_row_is_tried_again_only_for_the_environments_sake(
     retry_failed: bool, attempts: list[str], again: bool
 ) -> None:
-    hosts, row = [session("a"), session("b")], execution()
+    hosts = [session("a"), session("b")]
+    run = executing([row()], hosts, retry_failed=retry_failed)
     for host, status in zip(hosts, attempts, strict=False):
-        tried = row.retry(ended(host.name, status), hosts, retry_failed, retry_failed)
+        tried = run._try_again(run.executions[0], ended(host.name, status), RunDir("/r"))
     assert tried is again
-    assert [attempt.status for attempt in row.earlier] == (attempts if again else attempts[:-1])
+    assert [attempt.status for attempt in run.executions[0].earlier] == (attempts if again else attempts[:-1])
 
 
 @pytest.mark.parametrize("other", [session("b", gpus=2), session("b", problem="cannot be reached")])
 def test_a_host_that_cannot_run_the_row_is_no_second_chance(other: HostSession) -> None:
-    assert not execution().retry(ended("a", "blocked"), [session("a"), other])
+    run = executing([row()], [session("a"), other])
+    assert not run._try_again(run.executions[0], ended("a", "blocked"), RunDir("/r"))
+
+
+def test_a_failed_row_runs_again_on_another_host_and_else_where_it_failed() -> None:
+    hosts = [session("a"), session("b")]
+    run = executing([row()], hosts, retry_failed=True)
+    (execution,) = run.executions
+    assert run._try_again(execution, ended("a", "failed"), RunDir("/r"))
+    assert execution.hosts_of(hosts) == hosts[1:]
+    hosts[1].unusable_reason = "away"
+    assert execution.hosts_of(hosts) == hosts[:1]
 
 
 def test_gpus_that_others_hold_are_those_that_our_rows_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,20 +92,16 @@ def test_gpus_that_others_hold_are_those_that_our_rows_do_not_have(monkeypatch: 
 
     def place(_: object, loads: list[HostLoad]) -> Decision:
         asked[:] = loads
-        return Decision((), {}, 0.0)
+        return Decision({}, {})
 
-    monkeypatch.setattr(place_rows, "place", place)
-    hosts, rows = [session("a"), session("b", up=False)], [execution(4), execution(2)]
+    monkeypatch.setattr(execute, "place", place)
+    hosts = [session("a"), session("b", up=False)]
     hosts[0].locked_gpus = frozenset(range(6))
-    rows[0].attempt = StartedAttempt(None, hosts[0], 0.0)  # type: ignore[arg-type]
-    planner = SimpleNamespace(image_of=lambda _: None, exclusive=lambda *_: ())
-    ready: Any = SimpleNamespace(rows=[row.row for row in rows], sessions=hosts, planner=planner)
-    RowPlacer(ready, rows, ExecutionOptions(jobs=3)).decide([rows[1]])
-    assert [(host.held, host.has_code, host.up, host.slots) for host in asked] == [
-        (2, True, True, 3),
-        (0, False, False, 3),
-    ]
-    assert [[started.row.name for started in host.started] for host in asked] == [["of 4"], []]
+    run = executing([row(4), row(2)], hosts, jobs=3)
+    run.executions[0].attempt = StartedAttempt(None, hosts[0], 0.0)  # type: ignore[arg-type]
+    run.place_and_start_rows()
+    assert [(host.held, host.up, host.slots) for host in asked] == [(2, True, 3), (0, False, 3)]
+    assert [[row.name for row in host.rows] for host in asked] == [["of 4"], []]
     assert [hosts[0].progress(ours=4).held, hosts[0].progress(ours=0).held] == [2, 6]
 
 

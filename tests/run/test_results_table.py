@@ -10,7 +10,7 @@ import pytest
 from ci_tasks.agent.records import Deviation, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.records import RunRecord
-from ci_tasks.run.results_table import kept_lines, print_results
+from ci_tasks.run.progress import kept_lines, print_results
 from tests.parts.json_files import write_json
 
 KEPT = {"workspace": "/w"}

@@ -14,9 +14,8 @@ from ci_tasks.config import Config, read
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues
 from ci_tasks.records import Attempt, RunRecord, Triage
-from ci_tasks.run.checkout_source import CheckoutSource, open_source
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, open_source
 from ci_tasks.run.label import LabelResult
-from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.compare import ComparisonResult, compare
 from ci_tasks.trials.options import CompareOptions
 from tests.parts.git import repository

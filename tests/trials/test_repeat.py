@@ -13,10 +13,9 @@ from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UnknownName
 from ci_tasks.records import Hang, RunRecord, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
-from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
 from ci_tasks.run.events import Message
 from ci_tasks.run.label import LabelResult
-from ci_tasks.run.request import ExecutionOptions, RunRequest
 from ci_tasks.trials.repeat import repeat
 from ci_tasks.workflow.model import Workflow
 from tests.trials.given import press

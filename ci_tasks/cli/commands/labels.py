@@ -43,7 +43,7 @@ def jobs(options: JobsOptions) -> int:
 
     given = with_given(open_config(options.repo), options).given
     if options.changed:
-        from ci_tasks.run.started_labels import started_labels
+        from ci_tasks.run.find_rows import started_labels
 
         compared, labels = started_labels(options.repo, options.rev, options.base, given)
         if options.json:
@@ -93,11 +93,10 @@ def plan(options: PlanOptions) -> int:
     from pathlib import Path
 
     from ci_tasks.report import lists
-    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.checkout_source import RunRequest, open_source
     from ci_tasks.run.find_rows import why_no_rows
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.label import plan
-    from ci_tasks.run.request import RunRequest
     from ci_tasks.safe_output import terminal_width
 
     config = with_given(open_config(options.repo), options)

@@ -102,10 +102,11 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
 
     config = with_given(open_config(options.repo), options)
     config.select_hosts(options.host)  # a wrong name ends it before anything else is loaded
-    from ci_tasks.run.label import changed_runs, run, run_changed
-    from ci_tasks.run.request import ExecutionOptions, RunRequest
+    from ci_tasks.run.checkout_source import ExecutionOptions, RunRequest
+    from ci_tasks.run.label import changed_runs, run
 
     source = open_source(options.repo, options.rev, options.workflow, config.given)
+    print(source.headline, flush=True)
     label = source.label_of(options.label)
     rows = _last_failed(label, source) if options.last_failed else ()
     slots = (options.jobs or _DETACHED_ROWS) if options.detach else 0
@@ -115,14 +116,13 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
     )  # fmt: skip
     retry_failed = options.retry_failed
     how = ExecutionOptions(options.jobs, options.detach, options.resume, options.fail_fast, retry_failed, events)
-    is_changed = source.suite.is_changed(label) and not rows
-    if options.repeat or options.until_fail:
+    repeats = bool(options.repeat or options.until_fail)
+    is_changed = source.suite.is_changed(label) and not rows and (repeats or not options.resume)
+    parts = changed_runs(source, request) if is_changed else [request]
+    if repeats:
         repeat, often = registry.load("ci_tasks.trials.repeat:repeat"), (options.repeat, options.until_fail)
-        parts = changed_runs(source, request) if is_changed else [request]
         return together(label, [repeat(source, config, part, *often, how) for part in parts])
-    if is_changed and not options.resume:
-        return run_changed(source, config, request, how)
-    return run(source, config, request, how)
+    return run(source, config, parts, how)
 
 
 def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:

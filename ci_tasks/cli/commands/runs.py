@@ -139,7 +139,7 @@ def shell(options: ShellOptions) -> int:
     """
     ci-tasks shell last                   a running row, or a failed one of `--keep`
     """
-    from ci_tasks.run.look import shell
+    from ci_tasks.run.attach import shell
 
     return shell(options.run)
 

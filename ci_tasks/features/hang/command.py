@@ -37,7 +37,7 @@ def hang(options: HangOptions) -> int:
     from ci_tasks.features.hang.analysis import EXIT_CODES, analyse_hang
     from ci_tasks.report import brief
     from ci_tasks.results.load import RUNS, find_one
-    from ci_tasks.run.look import look_at
+    from ci_tasks.run.attach import look_at
     from ci_tasks.safe_output import terminal_width
 
     id, run = find_one(options.run, RUNS)

@@ -34,8 +34,7 @@ from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
-    from ci_tasks.run.host_session import HostSession
-    from ci_tasks.run.row_plans import RowPlanner
+    from ci_tasks.run.row_plans import HostSession, RowPlanner
 
 SPARE = 1 << 28  # bytes of a disk that stay free: others write there too
 _TOKEN = "HF_TOKEN"

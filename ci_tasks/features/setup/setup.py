@@ -18,12 +18,11 @@ from ci_tasks.planning.planner import wanted_python
 from ci_tasks.planning.tested_files import only_defines_tests
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
 from ci_tasks.resources import shown, users_hosts
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context, open_source
 from ci_tasks.run.find_rows import list_jobs
 from ci_tasks.run.hosts_files import open_config
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import ExecutionOptions, RunRequest
-from ci_tasks.run.results_table import print_results
+from ci_tasks.run.progress import print_results
 from ci_tasks.workflow.model import Row
 
 _TRIES = 3  # of the install steps: each failure may show what the next one needs

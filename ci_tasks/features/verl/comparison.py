@@ -26,9 +26,9 @@ from ci_tasks.features.verl.levels.levels import LevelRequest
 from ci_tasks.features.verl.options import VerlOptions
 from ci_tasks.records import CANCELLED
 from ci_tasks.resources import user_path
+from ci_tasks.run.checkout_source import ExecutionOptions
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.request import ExecutionOptions
 from ci_tasks.trials import rules
 from ci_tasks.trials.rules import AB, Metrics, Outcome, TrialVerdict
 from ci_tasks.trials.trial import Trial, TrialRun

@@ -33,9 +33,8 @@ from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, BatchResult
 from ci_tasks.report import lists
 from ci_tasks.results.probe_evidence import read_run_evidence
 from ci_tasks.run import label as running
-from ci_tasks.run.checkout_source import CheckoutSource
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
 from ci_tasks.run.events import EventStream
-from ci_tasks.run.request import ExecutionOptions, RunRequest
 
 BRIDGE_HAS = "src/megatron/bridge"
 _MINUTES = {0: 90, 1: 150, 2: 240, 3: 150, 4: 240, 5: 720}

@@ -18,9 +18,8 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.features.prefetch import prefetch
 from ci_tasks.features.prefetch.report import text
 from ci_tasks.hosts.executors import open_executor
-from ci_tasks.run.checkout_source import open_source
+from ci_tasks.run.checkout_source import RunRequest, open_source
 from ci_tasks.run.prepare import prepare
-from ci_tasks.run.request import RunRequest
 from tests.features.prefetch.hub_server import Hub
 from tests.parts import git
 from tests.published import check
