@@ -53,6 +53,17 @@ class CheckoutSource:
         return suite_overrides(self.suite.name, self.suite.overrides)
 
     @property
+    def origin(self) -> str:
+        """The address of the remote `origin`, "" without one."""
+        from ci_tasks.checkout.repository import find_repository
+
+        try:
+            repository = find_repository(self.path)
+            return repository.setting("--get", "remote.origin.url") if repository else ""
+        except CheckoutError:
+            return ""
+
+    @property
     def headline(self) -> str:
         if self.sample:
             return f"checkout: the embedded sample {SAMPLE} ({self.how}); --repo DIR or {REPO_ENV} picks another"
@@ -136,9 +147,9 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
     caller's environment has. Their values stay there: a comparison reads them."""
     from ci_tasks.workflow.context import EventContext
 
-    event = EventContext(
-        repository=_repository(source.path), secrets=secrets or (), read_secret=os.environ.get, given=source.given
-    )
+    named = re.search(r"([^/:]+/[^/]+?)(?:\.git)?/?$", source.origin)  # owner/name
+    repository = named[1] if named else "owner/repository"
+    event = EventContext(repository=repository, secrets=secrets or (), read_secret=os.environ.get, given=source.given)
     if secrets is not None:
         return event
     values = {name: os.environ[name] for name in source.workflow.secrets if name in os.environ}
@@ -210,23 +221,6 @@ def workflow_files(path: Path, rev: str | None) -> list[str]:
 
         names = (open_repository(path).git.text_or_none("ls-tree", "--name-only", rev, _WORKFLOWS) or "").splitlines()
     return sorted({name.removesuffix(".j2") for name in names if name.removesuffix(".j2").endswith((".yml", ".yaml"))})
-
-
-def _repository(path: Path) -> str:
-    """owner/name as the remote `origin` says it; a neutral name where there is none."""
-    match = re.search(r"([^/:]+/[^/]+?)(?:\.git)?/?$", origin(path))
-    return match[1] if match else "owner/repository"
-
-
-def origin(path: Path) -> str:
-    """The address of the remote `origin`, "" without one."""
-    from ci_tasks.checkout.repository import find_repository
-
-    try:
-        repository = find_repository(path)
-        return repository.setting("--get", "remote.origin.url") if repository else ""
-    except CheckoutError:
-        return ""
 
 
 _WORKFLOWS = ".github/workflows/"

@@ -25,14 +25,7 @@ from ci_tasks.report import results
 from ci_tasks.report.table import Table, duration, paragraph
 from ci_tasks.report.triage import describe
 from ci_tasks.resources import make_home
-from ci_tasks.run.checkout_source import (
-    CheckoutSource,
-    ExecutionOptions,
-    RunRequest,
-    event_context,
-    open_source,
-    origin,
-)
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context, open_source
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
 from ci_tasks.safe_output import terminal_width
@@ -198,7 +191,7 @@ def _checkout_at(
     """The checkout at `commit`, which is fetched beside it if it is not in it, or merged again from its parents."""
     path = mine.path
     if not find_commit(path, commit):
-        url = origin(path) or f"https://github.com/{recovered.repository}"
+        url = mine.origin or f"https://github.com/{recovered.repository}"
         print(f"fetching commit {commit[:12]} from {masked_with_forms(url)}", flush=True)
         name = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         beside = make_home() / "commits" / name
