@@ -21,7 +21,6 @@ from typing import Any
 from ci_tasks import debug_log
 from ci_tasks.agent.serving import messages as ask
 from ci_tasks.agent.serving.bundle import MAX_SIZE, BundleError
-from ci_tasks.agent.trees.git import form_of
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts import remote_run as runs
@@ -67,7 +66,7 @@ class RemoteRunManager:
         assert pack is not None
         for known in (pack.known_trees, ()):
             try:
-                channel.post(ask.Receive(form_of(pack.tree)), pack=pack.build(known)).wait()
+                channel.post(ask.Receive(), pack=pack.build(known)).wait()
                 for each in remote_runs:
                     channel.post(ask.Create(each.directory, each.plan, each.script, tuple(each.parts))).wait()
                 break
@@ -180,7 +179,7 @@ class RemoteRunManager:
         with self._packing:
             if parts and self._pack is not None and self._pack_on is not channel:
                 code = self._pack.build(() if self._sends_everything else self._pack.known_trees)
-                pending.append(channel.post(ask.Receive(form_of(self._pack.tree)), pack=code))
+                pending.append(channel.post(ask.Receive(), pack=code))
                 self._pack_on = channel
         with self._cancelling:
             if self._is_never_sent(remote_run):

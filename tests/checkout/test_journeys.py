@@ -23,8 +23,7 @@ import pytest
 
 from ci_tasks.agent.directories import remove_own
 from ci_tasks.agent.trees.git import MissingBase, StoreError
-from ci_tasks.agent.trees.store import TreeStore
-from ci_tasks.agent.trees.workspace import release
+from ci_tasks.agent.trees.workspace import TreeStore, release
 from ci_tasks.checkout.delivery import materialize, record_sent_trees, sent_trees, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.errors import CheckoutError
@@ -362,9 +361,8 @@ class Host:
         self.runs += 1
         run = self.directory / f"runs/{self.runs}"
         run.mkdir(parents=True)
-        form = "sha256" if len(snapshot.flat) == 64 else "sha1"
         for have in (sent_trees(snapshot.store, "host"), []):
-            store = TreeStore(str(self.directory / "store.git"), form, lock_timeout=10)
+            store = TreeStore(str(self.directory / "store.git"), lock_timeout=10)
             try:
                 store.receive(thin_pack(snapshot, have))
                 store.check_out(snapshot.checkout_parts, str(run / "workspace"), "x")

@@ -14,7 +14,7 @@ import pytest
 
 from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.trees.git import MissingBase
-from ci_tasks.agent.trees.store import TreeStore
+from ci_tasks.agent.trees.workspace import TreeStore
 from ci_tasks.checkout import overlays
 from ci_tasks.checkout import snapshot as snapshots
 from ci_tasks.checkout.delivery import (

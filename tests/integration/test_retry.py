@@ -123,9 +123,9 @@ def test_a_file_of_the_checkout_that_the_job_has_changed_is_an_error_that_names_
     said = someone.ci_tasks("retry", "last")
     assert said.code == 125, said.out + said.err
     (record,) = someone.records()
-    assert "the job itself has changed files of the checkout: 'other/one'" in record["reason"]
+    assert "files of the checkout have changed since: 'other/one'" in record["reason"]
     assert "a tool" not in said.out
-    someone.write("other/one", "from the checkout\n")  # it goes on from where the attempt above broke off
+    someone.write("other/one", "from the checkout\n")
     said = someone.ci_tasks("retry", sorted(path.name for path in (someone.home / "runs").iterdir())[0])
     assert said.code == 0, said.out + said.err
     assert "from the checkout" in said.out

@@ -53,9 +53,8 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class Receive:
-    """Store one pack of objects; its bytes follow. `form` is sha1 or sha256."""
+    """Store one pack of objects; its bytes follow."""
 
-    form: str
     do: Literal["receive"] = "receive"
 
 

@@ -26,9 +26,8 @@ from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
 from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir, machine_environment
 from ..slurm import job_file
-from ..trees.git import FULL_ERRORS, SHA1, SHA256, DiskFull, StoreError, form_of
-from ..trees.store import TreeStore
-from ..trees.workspace import NotKept, forget, prune
+from ..trees.git import FULL_ERRORS, DiskFull, StoreError
+from ..trees.workspace import NotKept, TreeStore, forget, prune
 from . import bundle, messages
 from .messages import ClientMessage, Response, Result, RunSummary
 
@@ -84,9 +83,9 @@ class ServeSession:
         """Whether the client has gone, and with it the server that this process is, or was forked by."""
         return self.server not in (0, os.getpid(), os.getppid())
 
-    def store(self, form: str = SHA1) -> TreeStore:
-        """A store has object ids of one form."""
-        return TreeStore(os.path.join(self.home, "store.git" if form == SHA1 else "store-%s.git" % form), form)
+    @property
+    def store(self) -> TreeStore:
+        return TreeStore(os.path.join(self.home, "store.git"))
 
     def run_dir(self, path: str) -> str:
         """The run directory that a request names. One below another home, which a client may remember, is refused, and
@@ -125,7 +124,7 @@ class ServeSession:
     # -- making, starting and ending runs ------------------------------------------------------------------------------
 
     def receive(self, request: messages.Receive) -> None:
-        self.store(request.form).receive(self.pack())
+        self.store.receive(self.pack())
 
     def create(self, request: messages.Create) -> None:
         plan, parts = request.plan, request.parts
@@ -136,14 +135,14 @@ class ServeSession:
                 for directory in (*plan.retry.directories, os.path.dirname(plan.workspace)):
                     self.run_dir(directory)
                 try:
-                    self.store(form_of(parts[0].tree)).update(parts, plan.workspace, plan.retry, request.dir)
+                    self.store.update(parts, plan.workspace, plan.retry, request.dir)
                 except NotKept as reason:
                     raise BadRequest("kept", "the run cannot be retried: %s; run its row again" % reason) from None
             elif parts:
                 shutil.rmtree(plan.workspace, ignore_errors=True)
                 # What other runs use too goes with them; a run's own is another's afterwards.
                 checkout = "" if plan.keeps_workspace else plan.checkout.path
-                self.store(form_of(parts[0].tree)).check_out(parts, plan.workspace, checkout)
+                self.store.check_out(parts, plan.workspace, checkout)
             create(run, replace(plan, script=request.script), self.archive)
 
     def start(self, request: messages.StartRun) -> None:
@@ -158,8 +157,7 @@ class ServeSession:
             if request.sbatch_script:
                 from ..slurm.session import prepare  # a host without Slurm does not load it
 
-                store = self.store(form_of(request.parts[0].tree) if request.parts else SHA1).path
-                job = SlurmJob(store=store, parts=request.parts)
+                job = SlurmJob(store=self.store.path, parts=request.parts)
                 prepare(run.path, job, request.sbatch_script, request.secrets)
                 return
             problem = begin(run.path, request.secrets)
@@ -252,7 +250,7 @@ class ServeSession:
             if entry.name != self.digest and entry.stat().st_mtime < oldest:
                 os.unlink(entry.path)
         prune(os.path.join(self.home, "workspaces"), time.time() if request.all_environments else oldest)
-        done = self.store().prune(request.days) and self.store(SHA256).prune(request.days)
+        done = self.store.prune(request.days)
         environments = EnvironmentStore(os.path.join(self.home, "environments"))
         lines = environments.clean(request.days, everything=request.all_environments)
         left = tuple(left for _, found in lines for left in found)

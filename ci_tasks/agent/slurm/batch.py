@@ -17,8 +17,8 @@ from typing import Dict, List, Mapping, Optional
 from .. import processes, run_directory, supervisor
 from ..records import Plan, SlurmAllocation, SlurmJob, SlurmStart
 from ..run_directory import secret_values
-from ..trees.git import StoreError, form_of
-from ..trees.store import TreeStore
+from ..trees.git import StoreError
+from ..trees.workspace import TreeStore
 from . import job_file
 from .job_file import batch_exit_code
 
@@ -117,7 +117,7 @@ def _start_over(paths: run_directory.RunDir, job: Optional[SlurmJob], plan: Plan
             os.unlink(os.path.join(paths.path, name))
     os.makedirs(paths.artifacts, exist_ok=True)
     if job is not None and job.parts:
-        TreeStore(job.store, form_of(job.parts[0].tree)).check_out(job.parts, plan.workspace)
+        TreeStore(job.store).check_out(job.parts, plan.workspace)
 
 
 # -- the GPUs that Slurm allocated -----------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import subprocess
-import time
 from contextlib import contextmanager, suppress
 from typing import Dict, Iterable, Iterator, List, Optional, Union
 
@@ -39,13 +38,10 @@ _FULL = re.compile(
     r"|unable to write (?:file|new index)[^:]*$"
 )
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_TEMPORARY = "ci-tasks-git-"  # then the pid
-_LEFT_SECONDS = 86400.0  # a container or another machine that shares the temporary directory has pids of its own
 # Outranks every other file with attributes.
 _AS_ON_DISK = b"* -text !eol !filter !ident !working-tree-encoding\n"
 
-SHA1, SHA256 = "sha1", "sha256"
-ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+ID = re.compile(r"[0-9a-f]{40}")
 AnyPath = Union[str, "os.PathLike[str]"]
 
 
@@ -129,8 +125,6 @@ class Git:
 
     def refused(self, command: str, complaint: bytes, code: int) -> Exception:
         """The error for a git that failed."""
-        if not os.path.isdir(self.directory):
-            return MissingBase("%s was removed" % self.directory)
         lines = complaint.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % code]
         where = "git %s in %s: " % (command, self.directory)
         if _FULL.search("\n".join(lines)):
@@ -144,19 +138,12 @@ class Git:
         return StoreError("git is not installed on the host" if isinstance(error, FileNotFoundError) else str(error))
 
 
-def form_of(object_id: str) -> str:
-    """The format of a repository's object ids (sha1 or sha256), by one of them."""
-    return SHA256 if len(object_id) == 64 else SHA1
-
-
-def make_repository(git_dir: str, form: str = SHA1, more_config: str = "") -> None:
+def make_repository(git_dir: str, more_config: str = "") -> None:
     """Create or repair the repository `git_dir`, without a git process."""
     for name in ("objects/pack", "objects/info", "refs/heads", "info"):
         os.makedirs(os.path.join(git_dir, name), exist_ok=True)
-    extensions = more_config + ("objectformat = sha256\n" if form == SHA256 else "")
-    config = "[core]\nrepositoryformatversion = %d\nbare = false\n[gc]\nauto = 0\n" % bool(extensions)
-    if extensions:
-        config += "[extensions]\n" + extensions
+    config = "[core]\nrepositoryformatversion = %d\nbare = false\n[gc]\nauto = 0\n" % bool(more_config)
+    config += more_config and "[extensions]\n" + more_config
     head = b"ref: refs/heads/ci-tasks\n"
     for name, content in (("config", config.encode("ascii")), ("info/attributes", _AS_ON_DISK), ("HEAD", head)):
         path = os.path.join(git_dir, name)
@@ -169,17 +156,10 @@ def make_repository(git_dir: str, form: str = SHA1, more_config: str = "") -> No
 
 
 def make_temporary_directory() -> str:
-    """A directory for a repository that goes with this process. Those of processes that were killed are removed."""
+    """A directory for a repository that goes with this process."""
     top = os.environ.get("TMPDIR", "")  # not by `tempfile`: a command that only looks has to start quickly
     top = top if os.path.isdir(top) and os.access(top, os.W_OK) else "/tmp"
-    for entry in os.scandir(top) if os.access(top, os.R_OK) else ():
-        with suppress(OSError):
-            may_run = not entry.name.startswith(_TEMPORARY) or os.path.exists("/proc/" + entry.name.split("-")[3])
-            if not may_run and entry.stat(follow_symlinks=False).st_mtime < time.time() - _LEFT_SECONDS:
-                import shutil
-
-                shutil.rmtree(entry.path, ignore_errors=True)
-    path = os.path.join(top, "%s%d-%s" % (_TEMPORARY, os.getpid(), os.urandom(8).hex()))
+    path = os.path.join(top, "ci-tasks-git-" + os.urandom(8).hex())
     os.mkdir(path, 0o700)
     return path
 

@@ -1,4 +1,8 @@
-"""Workspaces: makes a directory exactly a tree, proves it, gives the job its repositories, and keeps it for later runs.
+"""A host's object store and the workspaces that are made of it: a directory becomes exactly a tree, is proven to be it,
+gets the job's repositories, and is kept for later runs.
+
+The store is a repository of packs, without references. Nothing in it is precious: one that is damaged or old is
+emptied, and the client sends everything again.
 
 A workspace has an index outside of it. Whatever was done to a file since that index was written has changed the file's
 ctime, which no process can set: such a file is removed before git looks, and so is what is not of the tree, each `.git`
@@ -15,19 +19,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Callable, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from .. import liveness
 from ..directories import mounted_below, remove_own
-from ..files import content_of, replace_file
+from ..files import LockTimeout, content_of, file_lock, replace_file
 from ..records import CheckoutPart, Retry
 from ..run_directory import RunDir, read_status_if_readable
-from .git import DiskFull, Git, MissingBase, StoreError, form_of, make_repository, quoted
+from .git import FULL_ERRORS, DiskFull, Git, MissingBase, StoreError, make_repository, quoted
 
+_MAX_FILES = 80  # of packs, two of each; each of them is copied into every workspace, and searched for every object
 _LATER_NS = 2 * 10**9  # git reads files again that are not older than their index, in whole seconds
 _SELINUX = "security.selinux"  # containers give files another label
 _MAX_SHOWN = 5
@@ -39,6 +45,119 @@ Lend = Callable[[CheckoutPart, str], None]  # gives the job's git directory of a
 
 class NotKept(Exception):
     """The workspace cannot be continued; the message says why."""
+
+
+class TreeStore:
+    """The store in the directory `path`. Several processes may use it at once. None waits for another for more than
+    `lock_timeout` seconds."""
+
+    def __init__(self, path: str, lock_timeout: float = 120.0) -> None:
+        self.path, self.lock_timeout = os.path.abspath(path), lock_timeout
+        self._packs = os.path.join(self.path, "objects", "pack")
+        self._lock_file = os.path.join(self.path, "lock")
+
+    def receive(self, chunks: Iterable[bytes]) -> None:
+        """Store a pack, in chunks of any size. If `chunks` raises, nothing of the pack stays.
+
+        Raises MissingBase if the pack builds on objects that are not here, and StoreError. `chunks` is read to its end
+        all the same, so that what follows it on the wire is not taken for a part of it.
+        """
+        rest = iter(chunks)
+        try:
+            with self._locked():
+                Git(self.path).feed(rest, "index-pack", "--stdin", "--fix-thin")
+        except BaseException as error:
+            with suppress(LockTimeout), file_lock(self._lock_file, exclusive=True, timeout=0):
+                self._remove_partial_packs()
+            for _ in rest if isinstance(error, StoreError) else ():
+                pass
+            raise
+
+    def check_out(self, parts: Sequence[CheckoutPart], workspace: str, checkout: str = "") -> None:
+        """Replace `workspace` by a checkout of its parts, and prove that it is exactly their tree. It may be made of an
+        idle one of `checkout`, the path where they come from.
+
+        Raises MissingBase if objects are not here, and StoreError; there is no workspace then.
+        """
+        with self._locked():
+            self._verify()
+            check_out(self.path, parts, os.path.abspath(workspace), self._lend, checkout)
+
+    def update(self, parts: Sequence[CheckoutPart], workspace: str, retry: Retry, run_dir: str) -> None:
+        """Bring the `workspace` of an ended run to these parts. Raises as `check_out` does, and NotKept."""
+        with self._locked():
+            self._verify()
+            update_workspace(self.path, parts, os.path.abspath(workspace), retry, run_dir, self._lend)
+
+    def prune(self, days: float, now: Optional[float] = None) -> bool:
+        """Remove what killed processes left, empty a store that is older than `days` days, and make one pack of many.
+        Returns False, having done nothing, while other processes use the store."""
+        os.makedirs(self.path, exist_ok=True)
+        try:
+            with file_lock(self._lock_file, exclusive=True, timeout=0):
+                make_repository(self.path)
+                self._remove_partial_packs()
+                oldest = (time.time() if now is None else now) - days * 86400
+                if os.stat(os.path.join(self.path, "config")).st_mtime < oldest:
+                    self._empty()
+                elif len(os.listdir(self._packs)) > _MAX_FILES:
+                    Git(self.path).run("repack", "-a", "-d", "-k", "-q")
+        except LockTimeout:
+            return False
+        return True
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The store is there, and is not pruned meanwhile. One that is not complete is emptied: then a pack that has
+        everything is sure to do. Workspaces have copies of their own."""
+        try:
+            try:
+                os.makedirs(self.path, exist_ok=True)
+                with file_lock(self._lock_file, exclusive=False, timeout=self.lock_timeout):
+                    make_repository(self.path)
+                    yield
+            except OSError as error:  # of a store that is damaged, too
+                is_full = error.errno in FULL_ERRORS
+                if not (is_full or error.filename):  # the link's
+                    raise
+                message = "%s: %s" % (error.filename or self.path, error.strerror)
+                raise (DiskFull if is_full else MissingBase)(message) from None
+        except MissingBase:
+            with file_lock(self._lock_file, exclusive=True, timeout=self.lock_timeout):
+                self._empty()
+            raise
+        except LockTimeout:
+            raise StoreError("%s was locked by another process for %.0f s" % (self.path, self.lock_timeout)) from None
+
+    def _verify(self) -> None:
+        """Let git read the packs that changed since it read all of them."""
+        note = os.path.join(self.path, "verified")
+        since = os.lstat(note).st_mtime_ns if os.path.exists(note) else 0
+        paths = [os.path.join(self._packs, name) for name in os.listdir(self._packs)]
+        changed = {os.path.splitext(path)[0] + ".idx" for path in paths if os.lstat(path).st_ctime_ns > since}
+        if changed:
+            Git(self.path).run("verify-pack", *sorted(changed))
+            open(note, "w").close()
+
+    def _lend(self, part: CheckoutPart, git_dir: str) -> None:
+        """Copies, not links: what a job writes to its own repository would be what the next one is checked out of."""
+        replace_file(os.path.join(git_dir, "shallow"), part.commit.encode("ascii") + b"\n")
+        for name in () if part.path else os.listdir(self._packs):
+            copy = shutil.copyfile(os.path.join(self._packs, name), os.path.join(git_dir, "objects/pack", name))
+            os.chmod(copy, 0o444)
+
+    def _remove_partial_packs(self) -> None:
+        for name in os.listdir(self._packs):
+            if name.startswith("tmp_"):
+                os.unlink(os.path.join(self._packs, name))
+
+    def _empty(self) -> None:
+        for name in set(os.listdir(self.path)) - {"lock"}:
+            remove(os.path.join(self.path, name))
+        make_repository(self.path)
+
+
+# -- a workspace becomes a tree ---------------------------------------------------------------------------------------
 
 
 def write_workspace(
@@ -62,17 +181,13 @@ def write_workspace(
             raise StoreError("the commit %s does not have the tree %s" % (part.commit, part.tree))
         _make_repository(workspace, index, part, lend)
         if part.path:
-            _check_link(git, part, parts)
-
-
-def _check_link(git: Git, part: CheckoutPart, parts: Sequence[CheckoutPart]) -> None:
-    """Raises StoreError unless the tree around a submodule names its commit."""
-    above = [each for each in parts if part.path.startswith(each.path + "/" if each.path else "") and each is not part]
-    around = max(above, key=lambda each: len(each.path))
-    name = part.path[len(around.path) :].lstrip("/")
-    named = git.text("rev-parse", "%s:%s" % (around.tree, name))
-    if named != part.commit:
-        raise StoreError("the tree %s names %s for %s, not %s" % (around.tree, named, part.path, part.commit))
+            above = [each for each in parts if part.path.startswith(os.path.join(each.path, "")) and each is not part]
+            around = max(above, key=lambda each: len(each.path))
+            name = os.path.relpath(part.path, around.path or ".")
+            named = git.text("rev-parse", "%s:%s" % (around.tree, name))
+            if named != part.commit:
+                words = (around.tree, named, part.path, part.commit)
+                raise StoreError("the tree %s names %s for %s, not %s" % words)
 
 
 def _prove(workspace: str, tree: str, files: Optional[Sequence[bytes]]) -> None:
@@ -81,7 +196,7 @@ def _prove(workspace: str, tree: str, files: Optional[Sequence[bytes]]) -> None:
     if files is None:
         files, directories = _list(os.fsencode(workspace))
     with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
-        make_repository(scratch, form_of(tree))
+        make_repository(scratch)
         # git would compress large files, which it only has to hash.
         git = Git(scratch, workspace, "core.bigFileThreshold=1024g")
         names = b"".join(name + b"\0" for name in sorted(files))
@@ -160,7 +275,7 @@ def _make_repository(workspace: str, index: str, part: CheckoutPart, lend: Lend)
     os.makedirs(directory, exist_ok=True)
     git_dir = os.path.join(directory, ".git")
     remove(git_dir)
-    make_repository(git_dir, form_of(part.tree))
+    make_repository(git_dir)
     replace_file(os.path.join(git_dir, "HEAD"), part.commit.encode("ascii") + b"\n")
     if part.path:
         up = "/".join([".."] * (part.path.count("/") + 3))  # from its objects to the checkout
@@ -183,30 +298,26 @@ def update_workspace(
 ) -> None:
     """Bring the workspace of an ended run to the parts for the retry in `run_dir`; what the job made there stays, but
     for its `.git`. Raises NotKept, StoreError, OSError."""
-    # Beside the workspace: the retry that has, or had, it last, and the tree that that made of it, "" if it broke off.
-    note = os.path.join(os.path.dirname(workspace), "retries")
-    last, _, before = (os.fsdecode(content_of(note)) or "%s\n%s" % (retry.directories[-1], retry.tree)).partition("\n")
-    for run, whose in ((retry.directories[-1], "the run has not ended"), (last, "another retry runs in its workspace")):
+    note = os.path.join(os.path.dirname(workspace), "retries")  # the retry that has, or had, it last
+    last = os.fsdecode(content_of(note)) or retry.directories[-1]
+    for run, why in ((retry.directories[-1], "the run has not ended"), (last, "another retry runs in its workspace")):
         if liveness.is_alive(RunDir(run), read_status_if_readable(RunDir(run))):
-            raise NotKept(whose)
+            raise NotKept(why)
     if os.path.islink(workspace) or not os.path.isdir(os.path.join(workspace, ".git")):
         raise NotKept("its workspace %s is gone" % workspace)
-    if not before:
-        raise NotKept("an earlier retry broke off while it changed the workspace")
     tree = parts[0].flat or parts[0].tree
     with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
         index, theirs = os.path.join(scratch, "index"), quoted(os.path.join(workspace, ".git/objects"))
         git = Git(store, workspace, GIT_INDEX_FILE=index, GIT_ALTERNATE_OBJECT_DIRECTORIES=theirs)
-        git.run("read-tree", before)
+        git.run("read-tree", retry.tree)
         git.run("update-index", "-q", "--refresh")
         changed = set(git.split("diff-files", "--name-only", "-z"))
-        changed -= set(git.split("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, tree))
+        changed -= set(git.split("diff-tree", "-r", "-z", "--name-only", "--no-renames", retry.tree, tree))
         if changed:
             names = ", ".join(repr(os.fsdecode(name)) for name in sorted(changed)[:_MAX_SHOWN])
-            raise NotKept("the job itself has changed files of the checkout: " + names)
-        replace_file(note, os.fsencode(run_dir + "\n"))
+            raise NotKept("files of the checkout have changed since: " + names)
+        replace_file(note, os.fsencode(run_dir))
         write_workspace(store, parts, workspace, index, lend, keep_files=True)
-    replace_file(note, os.fsencode(run_dir + "\n" + tree))
 
 
 # -- idle ones --------------------------------------------------------------------------------------------------------
@@ -223,7 +334,7 @@ def check_out(store: str, parts: Sequence[CheckoutPart], workspace: str, lend: L
     try:
         if not (slot and _reuse(slot, _key(checkout), workspace, write)):
             os.mkdir(workspace)
-            make_repository(own, form_of(parts[0].tree))
+            make_repository(own)
             write()
     except BaseException as error:
         remove(workspace)

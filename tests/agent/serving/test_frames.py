@@ -89,7 +89,7 @@ def test_a_piece_without_the_number_of_its_run_is_refused(payload: bytes) -> Non
 
 
 EACH: list[messages.Request] = [
-    messages.Receive("sha1"),
+    messages.Receive(),
     messages.Create("/d", Plan(id="b.01"), "echo\n", (CheckoutPart("", "1" * 40, "2" * 40),)),
     messages.StartRun("/d", {"TOKEN": "x"}, "#!/bin/bash\n"),
     messages.Follow((messages.FollowedRun(3, "/d", 1 << 40),)),

@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 from ci_tasks.agent.records import CheckoutPart
-from ci_tasks.agent.trees.store import TreeStore
-from ci_tasks.agent.trees.workspace import release
+from ci_tasks.agent.trees.workspace import TreeStore, release
 
 CHECKOUT = "/home/me/slime"
 

@@ -20,7 +20,7 @@ import pytest
 
 from ci_tasks.agent.files import file_lock
 from ci_tasks.agent.trees.git import DiskFull, Git, MissingBase, StoreError
-from ci_tasks.agent.trees.store import TreeStore
+from ci_tasks.agent.trees.workspace import TreeStore
 from tests.agent.conftest import wait_until
 from tests.agent.trees.support import Host, git
 
@@ -263,7 +263,7 @@ def test_other_content_under_the_name_of_an_object_never_reaches_a_later_run(
 def test_a_killed_receiver_leaves_what_the_next_prune_removes(host: Host) -> None:
     pack = host.pack(host.commit(a=os.urandom(50000).hex()))
     code = (
-        "import sys\nfrom ci_tasks.agent.trees.store import TreeStore as Store\n"
+        "import sys\nfrom ci_tasks.agent.trees.workspace import TreeStore as Store\n"
         "Store(sys.argv[1]).receive(iter(lambda: sys.stdin.buffer.read1(1000), b''))"
     )
     receiver = subprocess.Popen([sys.executable, "-c", code, host.store.path], stdin=subprocess.PIPE)
