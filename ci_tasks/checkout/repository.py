@@ -260,9 +260,8 @@ def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str =
             problem = problem or str(error).splitlines()[0]
         if commit_of(git, commit):
             return store
-    hint = f"{problem}\n" * bool(problem) + "--rev REV names another commit, --on-my-tree runs your working tree"
     message = f"commit {commit[:12]}, which CI ran, is neither in {source} nor at {url}"
-    raise CheckoutError(masked_with_forms(message), hint=masked_with_forms(hint))
+    raise CheckoutError(masked_with_forms(message), hint=masked_with_forms(problem))
 
 
 def _without_login(url: str) -> tuple[str, dict[str, str]]:

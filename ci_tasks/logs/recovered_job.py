@@ -76,11 +76,14 @@ class RecoveredJob:
         return tuple(step for step in self.steps if not step.uses)
 
 
+FAILED_STEPS_ONLY = "set-up, checkout and image: `--log-failed` prints failed steps alone; `gh run view --log` has all"
+
+
 def missing_facts(job: RecoveredJob, *, is_whole: bool, has_set_up: bool, has_columns: bool) -> tuple[str, ...]:
     """One sentence for each thing that was not in the log. `is_whole`: the log goes on to the runner's last message,
     `has_set_up`: it begins with the runner's first; `has_columns`: it is of `gh run view`."""
     if has_columns and not has_set_up:
-        return ("set-up, checkout and image: `--log-failed` prints failed steps alone; `gh run view --log` has all",)
+        return (FAILED_STEPS_ONLY,)
     masked = ", ".join(dict.fromkeys(name for step in job.steps for name in step.masked))
     scripts = " ".join(step.script for step in job.steps)
     wants_gpu = "--gpus" in scripts or "gpu_lock_exec" in scripts

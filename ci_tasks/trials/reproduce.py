@@ -18,7 +18,7 @@ from ci_tasks.given_values import GivenValues
 from ci_tasks.known_secrets import masked_with_forms
 from ci_tasks.logs.job_log import AnalysedLog
 from ci_tasks.logs.job_row import RowCandidate, commit_from_variables, context_of_log, identify_row, row_candidates
-from ci_tasks.logs.recovered_job import RecoveredJob
+from ci_tasks.logs.recovered_job import FAILED_STEPS_ONLY, RecoveredJob
 from ci_tasks.planning.deviations import CODE
 from ci_tasks.records import EXIT_CODES, PASSED, VACUOUS, RunRecord, Triage
 from ci_tasks.report import results
@@ -192,14 +192,21 @@ def _checkout_at(
     path = mine.path
     if not find_commit(path, commit):
         url = mine.origin or f"https://github.com/{recovered.repository}"
+        hint = "--rev REV names another commit, --on-my-tree runs your working tree"
+        if FAILED_STEPS_ONLY in recovered.missing:
+            hint = f"the log has failed steps only: save all of it with `gh run view RUN --log`\n{hint}"
+        if not (mine.origin or recovered.repository):
+            message = f"commit {commit[:12]}, which CI ran, is not in {path}, and the log names no repository"
+            raise CheckoutError(message, hint=hint)
         print(f"fetching commit {commit[:12]} from {masked_with_forms(url)}", flush=True)
         name = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         beside = make_home() / "commits" / name
         try:
             path = fetch_commit(path, commit, beside, url=url, ref=recovered.ref)
-        except CheckoutError as problem:
+        except CheckoutError as error:
+            problem = CheckoutError(error.message, hint=f"{error.hint}\n{hint}".strip())
             if commit != recovered.commit or not recovered.merge_head:
-                raise
+                raise problem from None
             path, commit = beside, _merged_again(beside, recovered, problem)
     source = open_source(str(path), commit, options.workflow or recovered.workflow or None, mine.given)
     return replace(source, how=mine.how, sample=mine.sample)

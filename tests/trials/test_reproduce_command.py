@@ -152,6 +152,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"log": "PLAIN", "rev": "HEAD"}, "--label LABEL --only ROW"),
     ({"log": "GREEN"}, "shows no failure"),
     ({"log": "LOG"}, "commit 111111111111, which CI ran, is neither in"),
+    ({"log": "FAILED"}, "the log has failed steps only: save all of it with `gh run view RUN --log`"),
 ]
 
 
@@ -161,9 +162,11 @@ def test_what_cannot_be_reproduced_is_a_clear_error_with_the_next_step(
     for name, value in person.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(person.checkout)
-    logs = {name: tmp_path / f"{name}.log" for name in ("LOG", "PLAIN", "GREEN")}
+    logs = {name: tmp_path / f"{name}.log" for name in ("LOG", "PLAIN", "GREEN", "FAILED")}
     step = github.Step("Execute", "true", output=("Traceback (most recent call last):", "ValueError: x"), exit_code=1)
     logs["LOG"].write_bytes(github.render(github.Job("unit", (step,), commit="1" * 40)))
+    named = replace(step, env={"GITHUB_COMMIT_NAME": "1" * 40 + "_7"})
+    logs["FAILED"].write_bytes(github.from_gh(github.Job("unit", (named,)), failed=True))
     logs["PLAIN"].write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: x\n')
     logs["GREEN"].write_text("3 passed in 0.1s\n")
     for options, message in REFUSED:
