@@ -165,8 +165,8 @@ def test_what_cannot_be_reproduced_is_a_clear_error_with_the_next_step(
     logs = {name: tmp_path / f"{name}.log" for name in ("LOG", "PLAIN", "GREEN", "FAILED")}
     step = github.Step("Execute", "true", output=("Traceback (most recent call last):", "ValueError: x"), exit_code=1)
     logs["LOG"].write_bytes(github.render(github.Job("unit", (step,), commit="1" * 40)))
-    named = replace(step, env={"GITHUB_COMMIT_NAME": "1" * 40 + "_7"})
-    logs["FAILED"].write_bytes(github.from_gh(github.Job("unit", (named,)), failed=True))
+    of_commit = replace(step, env={"GITHUB_COMMIT_NAME": "1" * 40 + "_7"})
+    logs["FAILED"].write_bytes(github.from_gh(github.Job("unit", (of_commit,)), failed=True))
     logs["PLAIN"].write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: x\n')
     logs["GREEN"].write_text("3 passed in 0.1s\n")
     for options, message in REFUSED:
