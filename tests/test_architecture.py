@@ -294,7 +294,7 @@ ONE_MODULE = {
     r"communicate\([^)]*timeout|subprocess\.run\([^)]*timeout": [
         "agent.processes",
         *("agent.hang.inspector", "agent.hang.collect"),
-        *("hosts.queries", "hosts.provision", "features.mcp.tools", "features.recorder.sandbox"),
+        *("hosts.queries", "features.mcp.tools", "features.recorder.sandbox"),
         *("logs.github", "agent.trees.git"),
     ],
     # `replace_file` writes a file whole; others rename what a program or a stream has written.

@@ -59,18 +59,6 @@ def host_id(spec: HostSpec) -> str:
     return f"{spec.name}-{hashlib.sha256(f'{spec.address} {spec.workspace}'.encode()).hexdigest()[:10]}"
 
 
-def load(path: Path) -> HostCache:
-    with contextlib.suppress(OSError, ValueError):
-        return read_record(HostCache, str(path)) or HostCache()
-    return HostCache()
-
-
-def save(path: Path, memory: HostCache) -> None:
-    with contextlib.suppress(OSError):  # a memory that cannot be written is no reason to stop
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_record(str(path), memory)
-
-
 SILENCE_TIMEOUT_S = 10.0  # seconds without a byte after which the link is dead; twice that for the first words
 BEAT = 4.0  # seconds between two frames of ours
 _FIRST_TRIES = 2  # more of them before the host has ever answered are of no use
@@ -127,7 +115,7 @@ class PendingRequest:
 class Channel:
     """One conversation. `take_update` and `take_log` are called in the thread that calls `read`. `archive` is the agent
     if the host needs it; None if a server runs at the other end already. `ready` is called as soon as requests can be
-    posted. `was_refused`: the host's first words were a refusal, so that it handles no request."""
+    posted."""
 
     def __init__(
         self,
@@ -146,7 +134,7 @@ class Channel:
         self._writing = threading.RLock()
         self._spoken = time.monotonic()
         self.died = threading.Event()
-        self.reason, self.was_refused = "", False
+        self.reason = ""
         # An empty line is for a login script that reads one.
         first = frames.frame(frames.HEARTBEAT) if archive is None else b"\n" + bootstrap.header(len(archive)) + archive
         # In a thread, since a host that talks before it listens would have both wait for each other.
@@ -171,9 +159,7 @@ class Channel:
                     return self._greeted(decode(HostMessage, parse(payload, where="hello"), where="hello"))
                 data, is_greeting = b"", True
             if not chunk or len(data) > _GREETING or time.monotonic() > deadline:
-                problem = _no_hello(data)
-                self.was_refused = not isinstance(problem, LinkDied)
-                raise problem
+                raise _no_hello(data)
 
     def _greeted(self, message: HostMessage) -> messages.Hello:
         """The hello, or the bootstrap's refusal."""
@@ -181,7 +167,6 @@ class Channel:
             return message.hello
         if message.response is None:
             raise frames.FrameError("a first message that is no greeting")
-        self.was_refused = True
         if message.response.code == bootstrap.NO_AGENT:
             raise AgentMissing("it asks for the agent that it was sent")
         text, _, hint = message.response.error[:_MAX_MESSAGE].partition("\n")
@@ -297,7 +282,9 @@ class ReconnectingConnection:
     def __init__(
         self, spec: HostSpec, transport: Transport, cache_file: Path, take_update: TakeUpdate, take_log: TakeLog
     ) -> None:
-        self.spec, self.cache, self._cache_file = spec, load(cache_file), cache_file
+        self.spec, self.cache, self._cache_file = spec, HostCache(), str(cache_file)
+        with contextlib.suppress(OSError, ValueError):
+            self.cache = read_record(HostCache, self._cache_file) or self.cache
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.clock_ahead = 0.0
         self._transport, self._take = transport, (take_update, take_log)
@@ -314,6 +301,11 @@ class ReconnectingConnection:
     @property
     def is_up(self) -> bool:
         return self._channel is not None and not self._channel.died.is_set()
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the host has ever greeted us: one that refuses to handles no request."""
+        return self._hello is not None
 
     def channel(self) -> Channel:
         """The channel, as soon as requests can be posted. Raises the problem that prevents it for good."""
@@ -360,7 +352,9 @@ class ReconnectingConnection:
         if channel is not None:
             channel.leave()
         self._transport.close()
-        save(self._cache_file, self.cache)
+        with contextlib.suppress(OSError):  # a memory that cannot be written is no reason to stop
+            os.makedirs(os.path.dirname(self._cache_file), exist_ok=True)
+            write_record(self._cache_file, self.cache)
 
     # -- its thread -------------------------------------------------------------------------------------------------
 
@@ -429,10 +423,10 @@ class ReconnectingConnection:
                 self.messages.put(f"the link to {name} is back after {time.monotonic() - self._down_since:.0f} s")
                 self._down_since = 0.0
             channel.read()
-        except Blocked as problem:
-            if channel.was_refused:
-                raise Blocked(f"{name}: {problem.message}", hint=problem.hint) from None
+        except LinkDied:
             raise
+        except Blocked as problem:
+            raise Blocked(f"{name}: {problem.message}", hint=problem.hint) from None
         finally:
             self._set(None)
             channel.close()

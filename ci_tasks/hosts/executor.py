@@ -1,8 +1,8 @@
 """A host that runs the rows of one command. Callers do not know which kind it is: local, SSH and Slurm differ in the
 methods that their classes replace.
 
-The tree goes as a pack, runs are mirrored, install steps are a run of their own. This module is loaded before all else
-of a command, so that the connection is made while the rest is loaded: what is not needed for that is imported later.
+The tree goes as a pack, runs are mirrored, install steps are a run of their own. The connection is made while the rows
+are found.
 """
 
 from __future__ import annotations
@@ -10,45 +10,41 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
+from ci_tasks.agent import archive
+from ci_tasks.agent.__main__ import create
+from ci_tasks.agent.cleanup import end_and_clean, remove_run
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import Checkout, Plan, QueryAnswer
-from ci_tasks.agent.run_directory import RunDir, write_record
+from ci_tasks.agent.records import Plan, QueryAnswer
+from ci_tasks.agent.run_directory import RunDir, given_secrets, read_status, read_status_if_readable, write_record
 from ci_tasks.agent.serving.messages import Clear, Prune
+from ci_tasks.agent.slurm.job_file import SCRIPT
+from ci_tasks.agent.trees.workspace import forget
+from ci_tasks.checkout import delivery
+from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
+from ci_tasks.given_values import OverlaySource
+from ci_tasks.hosts import queries, runs
 from ci_tasks.hosts.connection import HostCache, host_id
-from ci_tasks.hosts.remote_run import (
-    CANCEL,
-    KILL,
-    CodePack,
-    RemoteRun,
-    RunState,
-    lock_mirror,
-    secrets_of,
-    write_remote_location,
-)
-from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
+from ci_tasks.hosts.provision import InstallLog, remove_setup
+from ci_tasks.hosts.runs import CANCEL, KILL, CodePack, RemoteRun, RemoteRunManager, RunState, open_remote_host
+from ci_tasks.planning import sbatch
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED
 from ci_tasks.resources import make_home
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
-
-if TYPE_CHECKING:
-    from ci_tasks.checkout.snapshot import Snapshot
-    from ci_tasks.given_values import OverlaySource
-    from ci_tasks.workflow.model import Row
-
+from ci_tasks.workflow.model import Row
 
 Say = Callable[[str], None]
 
@@ -72,34 +68,16 @@ class PreparedRow:
         return self.setup is None and bool(self.plan.workspace)
 
 
-class CodeSnapshot(Protocol):
-    """The tree that runs, as it was when the command started."""
-
-    @property
-    def checkout(self) -> Checkout: ...
-
-    def read_file(self, path: str) -> str | None:
-        """The text of a file, or None if it does not exist."""
-        ...
-
-    def read_files(self, directory: str, suffix: str) -> Iterator[str]:
-        """The texts of the files directly in `directory` whose names end in `suffix`."""
-        ...
-
-
 def take_host_snapshot(
     source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
 ) -> Snapshot:
     """The working tree of `source`, or its revision, with the overlays, as objects that can be sent."""
-    from ci_tasks.checkout.snapshot import take_snapshot
-
     name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
     return take_snapshot(source, make_home() / "sync" / name, rev=rev, base=base, overlays=overlays)
 
 
 OLD_DAYS = 14.0  # after which objects that no command sent again, and runs of other clients, are of no use
 _POLL_INTERVAL_S = 0.05
-_CANCEL_TIMEOUT_S = 15.0  # longer than a job's grace period
 _QUERY_TIMEOUT_S = 20.0  # that a program of the host gets to answer
 
 
@@ -126,20 +104,16 @@ class Executor:
         self._runs: dict[str, RemoteRun] = {}  # of rows, by run directory
         self._setups: dict[str, RemoteRun] = {}  # of install steps
         self._keeps_setups = False  # rows go on with them
-        self._taken: CodeSnapshot | None = None  # for the next call of `snapshot`
+        self._taken: Snapshot | None = None  # for the next call of `snapshot`
         self._pack: CodePack | None = None
-        self._connect()
-
-    def _connect(self) -> None:
-        self._manager  # noqa: B018  # in the background
+        if spec.kind != "local":  # there the agent is started with the first run
+            self._manager  # noqa: B018  # is connected to in the background
 
     @cached_property
     def _manager(self) -> RemoteRunManager:
-        return open_remote_host(self.spec)
-
-    @property
-    def _is_open(self) -> bool:
-        return "_manager" in self.__dict__
+        manager = open_remote_host(self.spec)
+        manager.set_code_pack(self._pack)
+        return manager
 
     @property
     def is_up(self) -> bool:
@@ -149,11 +123,6 @@ class Executor:
     @property
     def _cache(self) -> HostCache:
         return self._manager.connection.cache
-
-    @property
-    def _own_python(self) -> tuple[str, str]:
-        path, version = self._manager.connection.hello().python
-        return path, version
 
     # -- what the host offers ------------------------------------------------------------------------------------------
 
@@ -165,43 +134,37 @@ class Executor:
         enough = spec.gpus is not None or not gpus or (cache.gpus or 0) >= gpus
         if enough and (not container or cache.working_runtime == spec.runtime):
             return HostFacts(gpus=spec.gpus if spec.gpus is not None else cache.gpus or 0, simulates=simulates)
-        from ci_tasks.hosts.queries import QUERY_TIMEOUT_S, fact_queries, parse_facts
-
-        answers = self.run_queries(fact_queries(spec, gpus=gpus > 0, container=container), QUERY_TIMEOUT_S)
-        facts = parse_facts(spec, answers, simulates=simulates)
+        asked = queries.fact_queries(spec, gpus=gpus > 0, container=container)
+        answers = self.run_queries(asked, queries.QUERY_TIMEOUT_S)
+        facts = queries.parse_facts(spec, answers, simulates=simulates)
         if gpus and spec.gpus is None:
             cache.gpus = facts.gpus
         cache.working_runtime = spec.runtime if container and not facts.container_problem else ""
         return facts
 
-    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+    def run_queries(self, asked: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """Run commands on the host at the same time; their outputs by name. `timeout` is in seconds."""
-        return self._manager.connection.run_queries(queries, timeout)
+        return self._manager.connection.run_queries(asked, timeout)
 
     def find_python(self, version_spec: str) -> tuple[str, str]:
         """(path, version) of the host's interpreter for a version of setup-python."""
         pythons = self._cache.pythons
         if version_spec not in pythons:
-            from ci_tasks.hosts.queries import find_python
-
-            pythons[version_spec] = find_python(version_spec, self, self._own_python)
+            own = queries.OWN if self.spec.kind == "local" else self._manager.connection.hello().python
+            pythons[version_spec] = queries.find_python(version_spec, self, own)
         return pythons[version_spec]
 
     # -- the tree and the plans ----------------------------------------------------------------------------------------
 
-    def use_snapshot(self, taken: CodeSnapshot) -> None:
-        """Let `snapshot` return one that was made for another host, if that serves this one."""
+    def use_snapshot(self, taken: Snapshot) -> None:
+        """Let `snapshot` return one that was made for another host."""
         self._taken = taken
 
     def snapshot(
         self, batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
     ) -> Snapshot:
         """The working tree of `source`, or its revision `rev`, for the rows of `batch`. Called before any run."""
-        from ci_tasks.checkout import delivery
-        from ci_tasks.checkout.snapshot import Snapshot
-
-        taken = self._taken if isinstance(self._taken, Snapshot) else None
-        snapshot = taken or take_host_snapshot(source, rev, base, overlays)
+        snapshot = self._taken or take_host_snapshot(source, rev, base, overlays)
         key = host_id(self.spec)
         self._pack = CodePack(
             tree=snapshot.flat,
@@ -209,7 +172,7 @@ class Executor:
             known_trees=tuple(delivery.sent_trees(snapshot.store, key)),
             mark_sent=partial(delivery.record_sent_trees, snapshot.store, key, [snapshot.flat]),
         )
-        if self._is_open:
+        if "_manager" in vars(self):
             self._manager.set_code_pack(self._pack)
         self._batch, self._code, self._taken = batch, snapshot, None
         return self._code
@@ -229,14 +192,13 @@ class Executor:
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
         """Make the run directories, with their checkouts and those of install steps, where a person can run `run.sh`.
         Nothing is called afterwards. A host that cannot be used now is no reason to show no plan."""
-        setups = {row.plan.setup: row.setup for row in rows if row.plan.setup and row.setup}
-        made = [self._remote_run(RunDir(path), setup, path) for path, setup in setups.items()]
-        needy = [*made, *(self._row_run(row) for row in rows if row.has_own_checkout)]
-        rest = [self._row_run(row) for row in rows if not row.has_own_checkout]
+        pairs = {row.plan.setup: row.setup for row in rows if row.plan.setup and row.setup}
+        setups = [self._remote_run(RunDir(path), setup, path) for path, setup in pairs.items()]
+        own = [self._row_run(row) for row in rows if row.has_own_checkout]
+        for remote_run in (*setups, *own):
+            remote_run.parts = self._code.checkout_parts
         try:
-            for remote_run in needy:
-                remote_run.parts = self._code.checkout_parts
-            self._manager.create([*needy, *rest])
+            self._manager.create([*setups, *own, *(self._row_run(row) for row in rows if not row.has_own_checkout)])
             for row in rows:
                 script = shlex.quote(f"{self.paths(row.run).run}/run.sh")
                 print(f"{row.row.row}, by hand on {self.spec.name}: bash {script}", file=sys.stderr)
@@ -257,8 +219,6 @@ class Executor:
         return next(filter(None, problems), None)
 
     def _install(self, setup: Plan, say: Say, should_continue: Callable[[], bool]) -> str | None:
-        from ci_tasks.hosts.provision import InstallLog, failure_message
-
         run = RunDir(str(self._batch.path / "environments" / setup.id))
         remote_run = self._remote_run(run, setup, os.path.dirname(setup.workspace))
         remote_run.keep_remote = True
@@ -274,25 +234,12 @@ class Executor:
                     say(line)
                 log.poll()
         except KeyboardInterrupt:
-            self._cancel_setup(remote_run)
+            self._manager.cancel(remote_run, CANCEL)  # `close` waits for its end
             raise
         if remote_run.aborted:
             return remote_run.aborted[1]
         assert remote_run.mirror is not None
-        code = remote_run.mirror.status.exit_code
-        log.finish(code)
-        return None if code == 0 else failure_message(run, code)
-
-    def _cancel_setup(self, remote_run: RemoteRun) -> None:
-        """First with the grace period; then, after a while or another ^C, without; and then without its end."""
-        for how in (CANCEL, KILL, KILL):
-            self._manager.cancel(remote_run, how)
-            until = time.monotonic() + _CANCEL_TIMEOUT_S
-            with suppress(KeyboardInterrupt):
-                while time.monotonic() < until:
-                    if remote_run.state.is_over:
-                        return
-                    time.sleep(_POLL_INTERVAL_S)
+        return log.finish(remote_run.mirror.status.exit_code)
 
     def start(self, row: PreparedRow) -> None:
         remote_run = self._row_run(row)
@@ -309,7 +256,7 @@ class Executor:
             directory=directory,
             plan=plan,
             script=plan.script,
-            secrets=secrets_of(plan.secrets, os.environ),
+            secrets={name: os.environ[name] for name in given_secrets(plan)},
             keep_shared_files=bool(self._setups),
         )
 
@@ -331,13 +278,13 @@ class Executor:
         if not os.path.exists(remote_run.run.plan):
             self.write_plan(remote_run.run, remote_run.plan)
         if not remote_run.is_here:
-            remote_run.lock = lock_mirror(remote_run.run)
-            write_remote_location(remote_run.run, self.spec, remote_run.directory)
+            remote_run.lock = runs.lock_mirror(remote_run.run)
+            runs.write_location(remote_run.run, self.spec, remote_run.directory)
 
     def reattach(self, row: PreparedRow) -> None:
         """Watch a row that an earlier command started."""
         remote_run = self._row_run(row)
-        remote_run.lock = lock_mirror(row.run)
+        remote_run.lock = runs.lock_mirror(row.run)
         if remote_run.lock is None:
             raise Blocked(f"{row.run.path} is being fetched by another command", hint="wait for it, or end it")
         self._runs[row.run.path] = remote_run
@@ -399,4 +346,111 @@ class Executor:
                     connection.cache.pruned_at = time.time()
 
 
+class LocalExecutor(Executor):
+    """This machine: runs are where their results belong, so that nothing is sent, fetched or cleared away."""
+
+    is_up = True
+
+    @cached_property
+    def _cache(self) -> HostCache:
+        return HostCache()  # what is here may change from command to command
+
+    def run_queries(self, asked: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+        return queries.LocalQueryRunner(self.spec.env).run_queries(asked, timeout)
+
+    def paths(self, run: RunDir) -> HostPaths:
+        locks = store.lock_dir() / self.spec.name
+        return HostPaths(run.path, str(self._batch.environments), str(store.environments()), str(locks))
+
+    def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
+        for row in rows:
+            self._make(row.run, row.plan, row.has_own_checkout)
+            if row.setup and row.plan.setup and not os.path.exists(row.setup.workspace):
+                self._make(RunDir(row.plan.setup), row.setup, True)
+
+    def _make(self, run: RunDir, plan: Plan, has_checkout: bool) -> None:
+        create(run, plan, archive.for_this_machine())
+        if has_checkout:
+            delivery.clone(self._code, Path(plan.workspace))
+
+    def _remote_run(self, run: RunDir, plan: Plan, directory: str) -> RemoteRun:
+        remote_run = super()._remote_run(run, plan, directory)
+        remote_run.is_here = remote_run.keep_remote = True
+        return remote_run
+
+    def _prepare(self, remote_run: RemoteRun, has_checkout: bool) -> None:
+        run = remote_run.run
+        is_done = read_status(run).exit_code == 0 and os.path.exists(f"{run.path}/venv")
+        if run.path in self._setups and os.path.lexists(run.status) and not is_done:
+            remove_run(run.path)  # install steps of the command that this one resumes
+        super()._prepare(remote_run, has_checkout)
+
+    def release(self, row: PreparedRow) -> None:
+        super().release(row)
+        if row.plan.setup is None and not read_status(row.run).kept:
+            shutil.rmtree(row.run.workspace, ignore_errors=True)
+
+    def release_retried(self, row: PreparedRow) -> list[str]:
+        assert row.plan.retry is not None
+        first, *retries = row.plan.retry.directories
+        left = [line for path in (*reversed(retries), first) for line in end_and_clean(path)]
+        forget(RunDir(first).workspace)
+        shutil.rmtree(os.path.join(first, "tmp"), ignore_errors=True)
+        others = [RunDir(str(path)) for path in Path(first).parent.iterdir() if path.name.isdigit()]
+        is_shared = any(read_status_if_readable(run).kept for run in others if run.path != first)
+        return left + (remove_setup(row.plan.setup) if row.plan.setup and not is_shared else [])
+
+    def close(self) -> None:
+        setups, self._setups = self._setups, {}  # their logs and plans stay
+        if "_manager" in vars(self):
+            super().close()
+        for path in () if self._keeps_setups else setups:
+            remove_setup(path)
+
+
+class SlurmExecutor(Executor):
+    has_scheduler = True
+    _time_limit: float | None = None  # minutes
+
+    def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
+        """`gpus` of the result are those of one node: how many nodes have them free is Slurm's business."""
+        query = {"partitions": queries.PARTITIONS_QUERY}
+        answer = self.run_queries(query, queries.QUERY_TIMEOUT_S)["partitions"]
+        self._time_limit = queries.parse_time_limit(answer, self.spec.partition)
+        facts = super().facts(gpus=gpus, container=container, simulates=simulates)
+        if problem := queries.partition_problem(answer, self.spec.partition):
+            return replace(facts, scheduler_problem=problem)
+        if facts.gpus < gpus and not facts.gpu_problem:
+            return replace(facts, gpu_problem="no node has more")
+        return facts
+
+    def write_plan(self, run: RunDir, plan: Plan) -> None:
+        """The batch script lies beside the plan: what is shown is what runs."""
+        plan = self._adapted(plan)
+        super().write_plan(run, plan)
+        text = sbatch.script(plan, self.spec, self._time_limit)
+        Path(run.path, SCRIPT).write_text(text, encoding="utf-8", newline="\n")
+
+    def _adapted(self, plan: Plan) -> Plan:
+        return sbatch.within_limit(sbatch.on_slurm(plan), self._time_limit, self.spec)
+
+    def _remote_run(self, run: RunDir, plan: Plan, directory: str) -> RemoteRun:
+        return super()._remote_run(run, self._adapted(plan), directory)
+
+    def _prepare(self, remote_run: RemoteRun, has_checkout: bool) -> None:
+        super()._prepare(remote_run, has_checkout)
+        remote_run.sbatch_script = Path(remote_run.run.path, SCRIPT).read_text(encoding="utf-8")
+
+    def poll(self, row: PreparedRow) -> RunState:
+        """A row has started as soon as Slurm has it: from then on it goes on without us."""
+        state, remote_run = super().poll(row), self._runs.get(row.run.path)
+        has = remote_run is not None and remote_run.mirror is not None and remote_run.mirror.status.slurm is not None
+        return state if state.is_over or has else replace(state, has_started=False)
+
+
 OpenExecutor = Callable[[HostSpec], Executor]
+
+
+def open_executor(spec: HostSpec) -> Executor:
+    kinds: dict[str, OpenExecutor] = {"local": LocalExecutor, "slurm": SlurmExecutor}
+    return kinds.get(spec.kind, Executor)(spec)

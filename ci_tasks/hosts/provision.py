@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,24 +40,22 @@ class InstallLog:
             what = f"install steps: {self._spoken - self._begun:.0f} s"
             self._say(": ".join(filter(None, (what, last_line(self._run)))))
 
-    def finish(self, code: int | None) -> None:
+    def finish(self, code: int | None) -> str | None:
+        """Why they failed with this exit code."""
         self.poll()
         if code == 0:
             self._say(f"install steps: done in {time.monotonic() - self._begun:.0f} s")
+            return None
+        from ci_tasks.logs.causes import JobEnd
+        from ci_tasks.logs.reading import read_run_log
+        from ci_tasks.results.judge_run import log_triage
 
-
-def failure_message(run: RunDir, code: int | None) -> str:
-    """Why install steps ended with `code`."""
-    from ci_tasks.logs.causes import JobEnd
-    from ci_tasks.logs.reading import read_run_log
-    from ci_tasks.results.judge_run import log_triage
-
-    if code == _BLOCKED and (blocked := read_run_log(run.log).facts.blocked):
-        return f"{blocked} (log {run.log})"
-    triage = log_triage(run, JobEnd(run_directory.END_EXIT, code or 1))
-    lines = [triage.text, triage.line, *(each.line for each in triage.candidates)]
-    line = next(filter(None, lines), "no output")
-    return f"the install steps ended with {code}: {line} (log {run.log})"
+        log = self._run.log
+        if code == _BLOCKED and (blocked := read_run_log(log).facts.blocked):
+            return f"{blocked} (log {log})"
+        triage = log_triage(self._run, JobEnd(run_directory.END_EXIT, code or 1))
+        lines = [triage.text, triage.line, *(each.line for each in triage.candidates)]
+        return f"the install steps ended with {code}: {next(filter(None, lines), 'no output')} (log {log})"
 
 
 def remove_setup(directory: str) -> list[str]:
@@ -66,8 +63,7 @@ def remove_setup(directory: str) -> list[str]:
     return [line for name in SETUP_PARTS for line in remove_tree(f"{directory}/{name}", None, "none", {})]
 
 
-_MARKER = re.compile(r"^(?:##\[\w+\]|::endgroup::|::group::)")
-_RULES = re.compile(r"^([=*#~_-])\1{2,}\s*|\s*([=*#~_-])\2{2,}$")
+_ENDS = b"##[endgroup]", b"::endgroup::"  # of groups in GitHub's log
 _TAIL = 1 << 14  # bytes: a line of metrics alone may have several thousand
 
 
@@ -84,10 +80,5 @@ def last_line(run: RunDir) -> str:
     except OSError:
         return ""
     formats = metric_formats()
-    return next((text for line in reversed(lines) if (text := _words(line_summary(line, formats)))), "")
-
-
-def _words(text: str) -> str:
-    """The text without markers of GitHub's log and rules around it; "" where no word is left."""
-    text = _RULES.sub("", _MARKER.sub("", text))
-    return text if any(char.isalnum() for char in text) else ""
+    texts = (line_summary(line, formats) for line in reversed(lines) if not line.startswith(_ENDS))
+    return next((text for text in texts if any(char.isalnum() for char in text)), "")

@@ -331,12 +331,11 @@ def host_key_refused(target: SSHTarget, verdict: str, known: HostKey | None, key
     if verdict == "revoked":
         message = f"{host}: the host key of {name} is revoked ({place}){shown}"
         return HostKeyRefused(message, hint="ask its admin for the new key")
-    also = f"; only a @cert-authority line matches it ({place}), and paramiko supports no host certificates"
     files = [file for file in target.known_hosts if file != os.devnull]
     file = files[0] if files else f"a file that {config_file()} has to name as UserKnownHostsFile"
     where = f" (on {target.gateway})" if target.gateway else ""
     return HostKeyRefused(
-        f"{host}: the host key of {name} is not known{also if known else ''}{shown}",
+        f"{host}: the host key of {name} is not known{shown}",
         hint=f"if this is its key, add this line to {file}:\n{name} {key.type} {key.blob}\n"
         f"to compare on a network that you trust{where}: ssh-keyscan -p {target.port} {target.host} | ssh-keygen -lf -",
     )

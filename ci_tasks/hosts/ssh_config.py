@@ -200,7 +200,8 @@ def _known_keys(file: str, name: str) -> Iterator[HostKey]:
 
 
 def check_host_key(known: Sequence[HostKey], names: Sequence[str], key: HostKey) -> tuple[str, HostKey | None]:
-    """What known_hosts says about `key`: known, unknown, changed, revoked or authority, and the line that says so."""
+    """What known_hosts says about `key`: known, unknown, changed or revoked, and the line that says so. A
+    certificate authority's line says nothing: paramiko supports no host certificates."""
     for each in known:  # a revoked key is refused before anything that would allow it
         if each.marker == "REVOKED" and each.blob == key.blob:
             return "revoked", each
@@ -210,7 +211,4 @@ def check_host_key(known: Sequence[HostKey], names: Sequence[str], key: HostKey)
     for each in named or keys:
         if each.blob == key.blob:
             return "known", each
-    if named:
-        return "changed", named[0]
-    authorities = [each for each in known if each.marker == "CA" and each.name == names[0]]
-    return ("authority", authorities[0]) if authorities else ("unknown", None)
+    return ("changed", named[0]) if named else ("unknown", None)

@@ -17,12 +17,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import field, replace
 from pathlib import Path
 
 from ci_tasks import known_secrets, registry
-from ci_tasks.agent import processes
+from ci_tasks.agent import cleanup, processes
 from ci_tasks.agent.codec import masked_record
 from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.hang.look import NoLook, wait_for_look
@@ -42,10 +42,8 @@ from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import Cancel, DescribeRun, ListRuns, LookAtProcesses, RunSummary
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UnknownName, UsageError
-from ci_tasks.hosts import executors
 from ci_tasks.hosts.connection import ReconnectingConnection
-from ci_tasks.hosts.remote_run import RemoteRun, RunState, lock_mirror, secrets_of, write_remote_location
-from ci_tasks.hosts.run_manager import RemoteRunManager, open_remote_host
+from ci_tasks.hosts.runs import RemoteRun, RemoteRunManager, RunState, lock_mirror, open_remote_host, write_location
 from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, LocatedRun, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
@@ -166,7 +164,8 @@ class AttachedRun:
     def cancel(self) -> None:
         remote = read_remote(self.run)
         if remote is None:
-            executors.cancel(self.run)
+            with suppress(cleanup.CancelError):
+                cleanup.cancel(self.run.path)
         elif self.remote_run is not None:
             self.managers[remote.host].cancel(self.remote_run, "cancel")
         else:  # another command here fetches it
@@ -185,7 +184,7 @@ class AttachedRun:
         if remote.host not in self.managers:
             self.managers[remote.host] = open_remote_host(host_of_run(remote))
         # Secrets of our own plans only: another could name any variable of ours.
-        secrets = secrets_of(read_plan(self.run).secrets, os.environ)
+        secrets = {name: os.environ[name] for name in read_plan(self.run).secrets if name in os.environ}
         adopted = remote.adopted
         self.remote_run = RemoteRun(self.run, remote.directory, lock=held, keep_remote=adopted, secrets=secrets)
         self.managers[remote.host].attach(self.remote_run)
@@ -262,7 +261,7 @@ def _adopt(remote_run: RunSummary, spec: HostSpec, connection: ReconnectingConne
             )
     if not os.path.exists(run.claims):
         claims = connection.request(DescribeRun(remote_run.dir)).description
-        write_remote_location(run, spec, remote_run.dir, adopted=True)
+        write_location(run, spec, remote_run.dir, adopted=True)
         write_record(run.claims, replace(claims, id=remote_run.id, host=spec.name))
     return run
 
@@ -347,7 +346,6 @@ def look_at(run: RunDir) -> HangFacts:
 def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
     """The facts that the host sends, masked and stored in the run directory here."""
     from ci_tasks.hosts.connection import RequestRefused
-    from ci_tasks.hosts.run_manager import open_remote_host
 
     known_secrets.add_variables(read_plan(run).secrets)
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool, tempfile.TemporaryDirectory() as directory:

@@ -60,7 +60,7 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     """Print what is removed and what stays, with the reason, and return it."""
     from ci_tasks.hosts.executor import OLD_DAYS
     from ci_tasks.hosts.mux import end
-    from ci_tasks.hosts.run_manager import open_remote_host
+    from ci_tasks.hosts.runs import open_remote_host
 
     spec, cleaned, old = config.host(host), list[CleanedRun](), OLD_DAYS if days is None else days
     is_here = spec.kind == "local"

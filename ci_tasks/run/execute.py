@@ -25,7 +25,7 @@ from ci_tasks.agent.run_directory import (
 )
 from ci_tasks.errors import CiTasksError, UsageError, some
 from ci_tasks.hosts.executor import PreparedRow
-from ci_tasks.hosts.remote_run import RunState
+from ci_tasks.hosts.runs import RunState
 from ci_tasks.planning.placement import HostLoad, WaitingRow, expected_seconds, place
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Attempt, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress

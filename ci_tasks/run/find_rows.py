@@ -205,22 +205,23 @@ def _run_job(
     if why := _why_not_here(job):
         message = f"its output decides the rows, and it cannot be run here: {why}"
         raise WorkflowError(message, file=source.workflow.path, job=job.id, line=job.line)
-    from ci_tasks.agent.run_directory import RunDir  # most labels' rows need no job to be run here
+    from ci_tasks.agent import archive, processes  # most labels' rows need no job to be run here
+    from ci_tasks.agent.__main__ import create
+    from ci_tasks.agent.run_directory import RunDir, job_environment
     from ci_tasks.config import HostSpec
-    from ci_tasks.hosts import executors, queries
-    from ci_tasks.hosts.provision import last_line
+    from ci_tasks.hosts.queries import OWN
     from ci_tasks.planning.planner import RunLocation, make_plan
 
     run = RunDir(str(workspace.parent / f"run-{len(event.outputs)}"))
     here = replace(event, workspace=str(workspace), sha=checkout.commit)
     row = replace(rows.rows(source.workflow, job, here, source.suite.describe)[0], gpus=0)  # it only finds rows
-    place = RunLocation("detect", run.path, str(workspace), checkout, queries.OWN, str(workspace.parent), "")
+    place = RunLocation("detect", run.path, str(workspace), checkout, OWN, str(workspace.parent), "")
     spec = HostSpec(name="local", runtime="none", timeout_minutes=5)
     plan = make_plan(source.workflow, job, row, spec, here, source.suite_overrides, place).plan
-    executors.write_run_dir(run, replace(plan, client_seconds=0.0))
-    code = executors.complete(run)
-    if code != 0:
-        raise _JobFailed(f"job {job.id}, whose output decides the rows, ends with {code}: {last_line(run)}")
+    create(run, plan, archive.for_this_machine())
+    done = processes.run_program(["bash", run.script], plan.timeout_minutes * 60, job_environment(plan, run.path))
+    if done.code != 0:
+        raise _JobFailed(f"job {job.id}, whose output decides the rows, ends with {done.code}: {done.last_line}")
     resolve = rows.row_resolver(source.workflow, job, row, here)
     written = {step.id: _written(os.path.join(run.outputs, step.id)) for step in job.steps if step.id}
     resolve.contexts["steps"] = {step: {"outputs": outputs} for step, outputs in written.items()}

@@ -19,8 +19,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
-from ci_tasks.hosts.executor import OpenExecutor
-from ci_tasks.hosts.executors import open_executor
+from ci_tasks.hosts.executor import OpenExecutor, open_executor
 from ci_tasks.records import EXIT_CODES, RUNNING, VACUOUS, BatchResult, PlanEntry, RunRecord, overall
 from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations

@@ -22,10 +22,10 @@ from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.checkout.repository import find_repository
-from ci_tasks.checkout.snapshot import large_untracked_files
+from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, CiTasksError, UnknownName, UsageError, printable, some
-from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow, Say
+from ci_tasks.hosts.executor import Executor, OpenExecutor, PreparedRow, Say
 from ci_tasks.planning.containers import LOCK_DIR_ENV
 from ci_tasks.planning.planner import check_row
 from ci_tasks.planning.steps import override_warnings
@@ -136,11 +136,9 @@ def print_override_warnings(config: Config, source: CheckoutSource) -> None:
         print(f"ci-tasks: warning: {printable(warning)}", file=sys.stderr, flush=True)
 
 
-def _record_tree(
-    executors: Sequence[Executor], source: CheckoutSource, request: RunRequest, batch: Batch
-) -> CodeSnapshot:
+def _record_tree(executors: Sequence[Executor], source: CheckoutSource, request: RunRequest, batch: Batch) -> Snapshot:
     """The code that all hosts get: one tree, whatever is edited meanwhile."""
-    codes: list[CodeSnapshot] = []
+    codes: list[Snapshot] = []
     for executor in executors:
         if codes:
             executor.use_snapshot(codes[0])
@@ -186,7 +184,7 @@ def _check_home_outside_checkout(source: CheckoutSource) -> None:
         )
 
 
-def _check_tests_exist(rows: Sequence[Row], code: CodeSnapshot) -> None:
+def _check_tests_exist(rows: Sequence[Row], code: Snapshot) -> None:
     for row in rows:
         if row.test and code.read_file(row.test) is None:
             raise CheckoutError(

@@ -18,8 +18,7 @@ from ci_tasks.agent.records import Event, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError
-from ci_tasks.hosts.executor import Executor, PreparedRow
-from ci_tasks.hosts.executors import open_executor
+from ci_tasks.hosts.executor import Executor, PreparedRow, open_executor
 from ci_tasks.planning.planner import failed_step, retry_plan
 from ci_tasks.planning.tested_files import defines_tests
 from ci_tasks.records import PASSED, BatchResult

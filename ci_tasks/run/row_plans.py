@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan, ProbeHook, ProbeRules
+from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
-from ci_tasks.hosts.executor import CodeSnapshot, Executor, PreparedRow, Say
+from ci_tasks.hosts.executor import Executor, PreparedRow, Say
 from ci_tasks.planning import containers
 from ci_tasks.planning.placement import HostFacts, missing_resources, other_hosts, python_problem, requires_python
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
@@ -97,7 +98,7 @@ class RowPlanner:
     job_rows: JobRows
     batch: Batch
     rows: Sequence[Row]
-    code: CodeSnapshot
+    code: Snapshot
     simulates: bool
     _with_ray: dict[str, bool] = field(default_factory=dict)  # by test: its modes are rows of their own
 

@@ -20,8 +20,7 @@ from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UsageError, counted
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
-from ci_tasks.hosts.executor import Executor, OpenExecutor
-from ci_tasks.hosts.executors import open_executor
+from ci_tasks.hosts.executor import Executor, OpenExecutor, open_executor
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord, epoch_seconds
 from ci_tasks.report.table import duration
 from ci_tasks.results import store

@@ -13,10 +13,9 @@ import pytest
 
 from ci_tasks.agent import codec, liveness, processes
 from ci_tasks.agent.records import Status
-from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.agent.serving import serve
 from ci_tasks.agent.serving.messages import FollowedRun
-from ci_tasks.hosts import executors
 from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.load import load_record
 
@@ -24,6 +23,11 @@ if TYPE_CHECKING:
     from tests.agent.conftest import Run
 
 Until = Callable[..., Any]
+
+
+def has_ended(run: Run) -> bool:
+    return not liveness.is_alive(run.paths, read_status_if_readable(run.paths))
+
 
 PASSED = codec.to_json(Status("ended", sequence=10**6, end="exit", exit_code=0, pid=1, pid_start="1", group=1))
 # what the job does in its run directory → the file that is named
@@ -73,11 +77,11 @@ def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Unt
     watched = serve.RunFollower(FollowedRun(1, str(run.path), 0), sent.append, serve.LinkSpeed())
     watched.poll()
     assert not sent and not watched.over
-    assert not executors.has_ended(run.paths)
+    assert not has_ended(run)
     assert load_record(run.paths).status == "running"
     os.kill(agent, signal.SIGCONT)
     (run.path / "end").touch()
-    until(lambda: executors.has_ended(run.paths))
+    until(lambda: has_ended(run))
     watched.poll()
     assert watched.over and b'"exit_code": 4' in bytes(sent[-1])
 
@@ -101,7 +105,7 @@ def test_the_next_one_who_asks_corrects_the_status_of_a_killed_agent(run: Run, u
     until(lambda: run.has("ready") and run.status().group)
     last = run.status()
     os.kill(last.pid or 0, signal.SIGKILL)
-    until(lambda: executors.has_ended(run.paths))
+    until(lambda: has_ended(run))
     record = load_record(run.paths)
     assert record.status == "lost"
     assert record.reason.startswith("the agent died before the job ended (last heartbeat 20")

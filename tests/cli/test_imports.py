@@ -29,7 +29,7 @@ NO_GIT = {"subprocess", "ci_tasks.checkout.repository"}
 NO_RECORDS = {"sqlite3", "ci_tasks.records", "ci_tasks.agent.records"}
 # What judges, begins or follows a run; a run that has ended needs none of it.
 NO_RUN = {"ci_tasks.results.judge_run", "ci_tasks.run.attach", "ci_tasks.run.find_rows"}
-NO_RUN |= {"ci_tasks.hosts.run_manager", "ci_tasks.hosts.executors", "ci_tasks.run.label"}
+NO_RUN |= {"ci_tasks.hosts.runs", "ci_tasks.hosts.executor", "ci_tasks.run.label"}
 LOOKS = NEVER | NO_FILES | NO_RUN
 NOTHING_READ = LOOKS | NO_YAML | NO_GIT | NO_RECORDS
 # The options of a command are those of its module, which every look at them loads.

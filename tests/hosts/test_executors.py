@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,15 +16,12 @@ from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, SlurmAllocation, Status
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_status
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import Blocked
-from ci_tasks.hosts import executor, executors
-from ci_tasks.hosts.executor import Executor, PreparedRow
-from ci_tasks.hosts.executors import LocalExecutor, SlurmExecutor
-from ci_tasks.hosts.remote_run import WATCHING, RemoteRun
+from ci_tasks.hosts import executor
+from ci_tasks.hosts.executor import Executor, LocalExecutor, PreparedRow, SlurmExecutor
+from ci_tasks.hosts.runs import WATCHING, RemoteRun
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED
 from ci_tasks.results.store import Batch
-from tests.fixtures import until
 from tests.parts.git import git, repository
 
 
@@ -146,6 +139,7 @@ def test_steps_that_fail_are_a_problem_with_the_line_that_says_why_and_run_again
 def test_a_cancelled_command_ends_its_install_steps(local: Local) -> None:
     with pytest.raises(KeyboardInterrupt):
         local.install("sleep 300", wanted=False)
+    local.executor.close()
     assert not processes.of_run(f"{local.batch.path}/environments/key", None)
 
 
@@ -156,7 +150,6 @@ def test_a_snapshot_of_another_host_of_the_command_is_used_again(local: Local) -
 
 
 SPEC = HostSpec(name="cluster", kind="slurm", address="login", gpus=8)
-LIMIT = "Slurm accepts no more jobs now: QOSMaxSubmitJobPerUserLimit; next try in 2 s"
 
 
 @pytest.fixture
@@ -164,7 +157,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> SlurmExecutor:
     """Without a link to anywhere."""
     answers = {"partitions": QueryAnswer(0, "main*|20:00\n")}
     line = SimpleNamespace(drain_messages=list, run_queries=lambda queries, timeout: answers)
-    monkeypatch.setattr(executor, "open_remote_host", lambda spec: SimpleNamespace(connection=line))
+    monkeypatch.setattr(executor, "open_remote_host", lambda spec: SimpleNamespace(connection=line, set_code_pack=id))
     return SlurmExecutor(SPEC)
 
 
@@ -183,14 +176,6 @@ def test_a_row_has_begun_as_soon_as_slurm_has_it(cluster: SlurmExecutor) -> None
     assert [cluster.poll(row).has_started for row in (sent, queued)] == [False, True]
 
 
-def test_a_rejection_is_said_once_however_many_rows_it_concerns(cluster: SlurmExecutor) -> None:
-    waiting = (LIMIT, LIMIT.replace("2 s", "5 s"), "Slurm: PENDING")
-    rows(cluster, *(Status(waiting=(why,)) for why in waiting))
-    message = "cluster: Slurm accepts no more jobs now: QOSMaxSubmitJobPerUserLimit; 2 rows will be offered again, "
-    assert cluster.drain_messages() == [message + "with growing pauses"]
-    assert cluster.drain_messages() == []
-
-
 def test_a_partitions_time_limit_counts_in_the_plan_and_in_the_request_to_slurm(
     cluster: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -207,76 +192,3 @@ def test_a_row_wider_than_every_node_is_told_so(cluster: SlurmExecutor, monkeypa
     monkeypatch.setattr(Executor, "facts", lambda *args, **more: facts)
     assert cluster.facts(gpus=8, container=False, simulates=False) == facts
     assert cluster.facts(gpus=16, container=False, simulates=False) == replace(facts, gpu_problem="no node has more")
-
-
-def plan(script: str) -> Plan:
-    return Plan(id="id-1", secrets=("TOKEN",), workspace="/w", container=ContainerRules("none"), script=script)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    return RunDir(str(tmp_path / "sp ace 'quo\"te" / "run"))
-
-
-@contextmanager
-def interrupted_by_usr1() -> Iterator[None]:
-    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-
-
-def test_a_run_directory_has_all_that_a_run_needs(run: RunDir) -> None:
-    executors.write_run_dir(run, plan("#!/bin/sh\necho '\udcff' ü\r\n"))
-    assert sorted(os.listdir(run.path)) == ["artifacts", "bin", "plan.json", "run.sh"]
-    assert sorted(os.listdir(run.bin)) == ["agent.pyz", "docker"]
-    assert Path(run.script).read_bytes() == b"#!/bin/sh\necho '\xff' \xc3\xbc\r\n"
-    assert os.access(run.script, os.X_OK) and os.access(run.adapter, os.X_OK)
-    written = json.loads(Path(run.plan).read_text())
-    assert written["id"] == "id-1" and "script" not in written
-
-
-def test_a_run_ends_with_its_exit_code_and_its_secrets_come_from_the_caller(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKEN", "value")
-    executors.write_run_dir(run, plan('#!/bin/sh\n[ "$TOKEN" = value ] && echo got it; exit 3\n'))
-    assert not read_status(run).exists
-    assert executors.complete(run) == 3
-    assert "got it" in Path(run.log).read_text()
-
-
-def test_an_interrupt_while_a_run_is_waited_for_ends_it(run: RunDir) -> None:
-    """Wherever it hits: the job itself interrupts us, when it has begun."""
-    executors.write_run_dir(run, plan(f"#!/bin/sh\nkill -USR1 {os.getpid()}; exec sleep 60\n"))
-    with interrupted_by_usr1():
-        executors.complete(run)
-    assert read_status(run).end == "cancelled"
-    assert not processes.of_run(run.path, None)
-
-
-def test_an_interrupt_while_a_run_is_started_ends_it_too(run: RunDir) -> None:
-    executors.write_run_dir(run, replace(plan("#!/bin/sh\nexec sleep 60\n"), client_seconds=0.0))
-    real = run.agent + ".real"
-    os.rename(run.agent, real)
-    Path(run.agent).write_text(
-        "import os, signal, sys\n"
-        'if sys.argv[1] == "start": os.kill(os.getppid(), signal.SIGUSR1)\n'
-        f'os.execv(sys.executable, [sys.executable, "-I", {real!r}, *sys.argv[1:]])\n'
-    )
-    with interrupted_by_usr1():
-        executors.complete(run)
-    until(lambda: executors.has_ended(run), "the run has ended")
-    assert not processes.of_run(run.path, None)
-
-
-def test_an_agent_that_cannot_start_is_blocked_with_its_last_words(run: RunDir) -> None:
-    executors.write_run_dir(run, plan("#!/bin/sh\n"))
-    Path(run.agent).write_text("import sys; sys.exit('first\\nno agent here')\n")
-    with pytest.raises(Blocked, match="the agent did not start: no agent here"):
-        executors.start(run)
-    Path(run.agent).write_text("raise SystemExit(1)\n")
-    with pytest.raises(Blocked, match="it said nothing"):
-        executors.start(run)

@@ -159,15 +159,6 @@ def test_it_ends_when_it_is_not_used_for_a_while_or_its_socket_is_removed(world:
         assert not each.thread.is_alive() and not each.path.exists() and not each.connection.is_up
 
 
-def test_another_user_gets_no_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mux, "is_ours", lambda sock: False)
-    with mux._dial(world.path) as sock, contextlib.suppress(OSError):
-        assert mux._request(sock, "status") == b""
-    with mux._dial(world.path) as sock, contextlib.suppress(OSError):
-        mux._request(sock, "open", "serve")
-    assert world.connection.servers == []
-
-
 @pytest.mark.parametrize("text", [b"[]\n", b'"end"\n', b"7\n", b"no line"])
 def test_what_is_no_request_gets_no_channel_and_ends_nothing(world: World, text: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
@@ -178,14 +169,6 @@ def test_what_is_no_request_gets_no_channel_and_ends_nothing(world: World, text:
             while sock.recv(100):
                 pass
     assert (world.status()["commands"], world.status()["is_up"], world.connection.servers) == (0, True, [])
-
-
-def test_the_kernel_says_whose_the_other_end_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = socket.socketpair()
-    with one, other:
-        assert mux.is_ours(one)
-        monkeypatch.setattr("os.geteuid", lambda: 12345)
-        assert not mux.is_ours(one)
 
 
 def test_its_name_depends_on_every_module_that_it_runs() -> None:

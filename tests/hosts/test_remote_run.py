@@ -7,8 +7,6 @@ import hashlib
 import io
 import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
 from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving.messages import RunUpdate
-from ci_tasks.hosts.remote_run import RemoteRun, RunMirror
+from ci_tasks.hosts.runs import RunMirror
 
 SECRET = "correct-horse"
 LOG = f"one\nit is {SECRET}.\nlast correct-ho".encode()
@@ -113,12 +111,3 @@ def test_archives_are_withheld_only_if_the_run_has_secrets(
     Path(there.artifacts, "a.gz").write_bytes(gzip.compress(b""))
     RunMirror(run).unpack_artifacts(io.BytesIO(b"".join(bundle.pack(there.path))))
     assert os.listdir(run.artifacts) == (["left-out.json"] if secrets == ["TOKEN"] else ["a.gz"])
-
-
-@pytest.mark.parametrize(("refused", "may_have_begun"), [([], False), ([True], False), ([False, True], True)])
-def test_a_run_may_have_begun_unless_every_host_that_it_was_sent_to_refused_the_greeting(
-    run: RunDir, refused: list[bool], may_have_begun: bool
-) -> None:
-    """The first link may have died in the middle of the greeting, after the host had started the run."""
-    sent_on: Any = [SimpleNamespace(was_refused=was_refused) for was_refused in refused]
-    assert RemoteRun(run, "/there", sent_on=sent_on).may_have_begun == may_have_begun

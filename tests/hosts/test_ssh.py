@@ -58,7 +58,6 @@ def line(marker: str = "") -> HostKey:
         ("unknown", None, ["is not known", "add this line to /known", f"{NAME} ssh-ed25519 a2V5", KEY.shown]),
         ("changed", line(), ["has changed", "/known:7", KEY.shown, "remove the line /known:7", "be listening"]),
         ("revoked", line("REVOKED"), ["is revoked (/known:7)"]),
-        ("authority", line("CA"), ["only a @cert-authority", "/known:7"]),
     ],
 )
 def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKey | None, phrases: list[str]) -> None:

@@ -20,7 +20,7 @@ import pytest
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import mux
-from ci_tasks.hosts.run_manager import open_query_runner
+from ci_tasks.hosts.runs import open_query_runner
 from ci_tasks.hosts.transport import HostKeyRefused
 from tests.parts.sshd import Sshd, SSHServer, new_key
 

@@ -12,7 +12,7 @@ from typing import Any
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.agent.serving import bundle, frames
 from ci_tasks.agent.serving.messages import ClientMessage
-from ci_tasks.hosts import remote_run
+from ci_tasks.hosts import runs
 from tests.parts import hostile_values as values
 from tests.parts.hostile_server import HOME, Frames, HostileServer, pieces
 from tests.parts.hostile_values import FLOATS, INTEGERS, NUMBERS, TEXTS, anything, spoilt, spoilt_bytes
@@ -250,7 +250,7 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
         return iter([piece] * (total // len(piece)))
 
     def logs(key: int) -> Frames:
-        offsets = range(0, remote_run.MAX_LOG_BYTES + (1 << 20), len(chunk))
+        offsets = range(0, runs.MAX_LOG_BYTES + (1 << 20), len(chunk))
         return (frames.log(key, offset, chunk) for offset in offsets)
 
     def parts(message: ClientMessage) -> Frames:

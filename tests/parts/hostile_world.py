@@ -35,8 +35,8 @@ from ci_tasks.agent.run_directory import SMALL_FILES, RunDir
 from ci_tasks.agent.serving import bundle
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CiTasksError, InternalError
-from ci_tasks.hosts import connection, queries, remote_run, run_manager
-from ci_tasks.hosts.remote_run import CodePack, RemoteRun, write_remote_location
+from ci_tasks.hosts import connection, queries, runs
+from ci_tasks.hosts.runs import CodePack, RemoteRun, write_location
 from ci_tasks.results.load import load_record
 from ci_tasks.run import attach, clean, list_runs, report_runs
 from tests.parts.hostile_cases import CLEAN, FACTS, KINDS, START, Case, Surroundings
@@ -111,11 +111,11 @@ class HostileWorld:
             patch(attach, "HostSpec", functools.partial(HostSpec, give_up_minutes=0)),
             patch(attach, "_POLL_SECONDS", 0.001),
             patch(attach, "pause_after", lambda _: 0.001),
-            patch(run_manager, "_POLL_INTERVAL_S", 0.001),
-            patch(remote_run, "MAX_LOG_BYTES", _SMALL_LOG),
+            patch(runs, "_POLL_INTERVAL_S", 0.001),
+            patch(runs, "MAX_LOG_BYTES", _SMALL_LOG),
             patch(bundle, "MAX_FILES", _SMALL_FILES),
             patch(bundle, "MAX_BYTES", _SMALL_BYTES),
-            patch(run_manager, "MAX_SIZE", _SMALL_BYTES),
+            patch(bundle, "MAX_SIZE", _SMALL_BYTES),
             patch(connection, "BEAT", 3600.0),
         ):
             self._stack.enter_context(each)
@@ -171,7 +171,7 @@ class HostileWorld:
             return HostileTransport(case.server if spec.name == HOST else HostileServer(near.batch), times, spec.name)
 
         with (
-            mock.patch.object(run_manager, "_transport", transport),
+            mock.patch.object(runs, "_transport", transport),
             _output_to(out),
         ):
             for step in (lambda: flow(case, near, rng), lambda: self._look(rng), lambda: self._away(near)):
@@ -205,7 +205,7 @@ class HostileWorld:
         """As a row is run there; what is here before and after is the plan."""
         run = RunDir(str(self.home / "runs" / near.batch / "01"))
         os.makedirs(run.path)
-        write_remote_location(run, self.host, case.server.directory)
+        write_location(run, self.host, case.server.directory)
         remote_run = RemoteRun(
             run=run,
             directory=case.server.directory,
@@ -213,7 +213,7 @@ class HostileWorld:
             script="true\n",
             parts=[CheckoutPart("", "1" * 40, "2" * 40)],
         )
-        manager = run_manager.open_remote_host(self.host)
+        manager = runs.open_remote_host(self.host)
         try:
             manager.set_code_pack(CodePack("2" * 40, lambda known: [b"PACK" * 100] * 20))
             manager.start(remote_run)
@@ -237,7 +237,7 @@ class HostileWorld:
             "python": ["python3", "--version"],
             queries.LOCKS_QUERY_NAME: queries.LOCKS_QUERY,
         }
-        with run_manager.open_query_runner(self.host) as runner:
+        with runs.open_query_runner(self.host) as runner:
             answers = runner.run_queries(asked, 1.0)
             queries.locked_gpus_and_images(runner, self.host, ["img"])
             queries.find_python("3.10", runner, ("/usr/bin/python3", "3.11"))

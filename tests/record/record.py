@@ -234,7 +234,7 @@ def compute(name: str, directory: Path, revisions: Sequence[str] = ()) -> Record
 
 def _enter(scratch: str) -> None:
     """Make this process one on a machine of which nothing is known."""
-    from ci_tasks.hosts import executor, executors, queries
+    from ci_tasks.hosts import executor, queries
 
     home = tempfile.mkdtemp(dir=scratch)
     Path(home, "hosts.yaml").write_text(HOSTS)
@@ -244,9 +244,8 @@ def _enter(scratch: str) -> None:
     os.chdir(home)
     patch.object(queries, "find_python", return_value=PYTHON).start()
     # For speed: the workspace of a row, which nothing here reads, is not made, and all labels have one snapshot.
-    patch.object(
-        executors.LocalExecutor, "_make", lambda _, run, plan, *more: executors.write_run_dir(run, plan)
-    ).start()
+    make = executor.LocalExecutor._make
+    patch.object(executor.LocalExecutor, "_make", lambda self, run, plan, _: make(self, run, plan, False)).start()
     patch.object(executor, "take_host_snapshot", lru_cache(1)(executor.take_host_snapshot)).start()
 
 

@@ -25,7 +25,7 @@ from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.executor import HostPaths, PreparedRow, Say
-from ci_tasks.hosts.remote_run import RunState
+from ci_tasks.hosts.runs import RunState
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
 from ci_tasks.report.live import HostProgress, RowProgress
@@ -156,7 +156,7 @@ class Host:
 
 
 class TreeCode:
-    """See ci_tasks.hosts.executor.CodeSnapshot."""
+    """See ci_tasks.checkout.snapshot.Snapshot."""
 
     def __init__(self, source: Path, tree: str) -> None:
         self.checkout, self._source = Checkout(str(source), "c" * 40, tree), source

@@ -15,7 +15,7 @@ from ci_tasks.agent.records import Plan, State, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import read
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts.remote_run import RemoteRun, RunMirror, RunState
+from ci_tasks.hosts.runs import RemoteRun, RunMirror, RunState
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.runs import record_not_started

@@ -24,7 +24,7 @@ from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.executor import PreparedRow
-from ci_tasks.hosts.remote_run import RunState
+from ci_tasks.hosts.runs import RunState
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch

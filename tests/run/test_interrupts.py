@@ -20,10 +20,8 @@ import pytest
 import ci_tasks
 from ci_tasks.agent import liveness, processes
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.hosts.executor import PreparedRow
-from ci_tasks.hosts.executors import LocalExecutor
-from ci_tasks.hosts.remote_run import RunState
-from ci_tasks.hosts.run_manager import RemoteRunManager
+from ci_tasks.hosts.executor import LocalExecutor, PreparedRow
+from ci_tasks.hosts.runs import RemoteRunManager, RunState
 from ci_tasks.results.load import load_record
 from ci_tasks.results.store import Batch
 from ci_tasks.run import execute

@@ -10,8 +10,7 @@ import pytest
 
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
-from ci_tasks.hosts.executor import Executor
-from ci_tasks.hosts.executors import LocalExecutor
+from ci_tasks.hosts.executor import Executor, LocalExecutor
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.trials.runner import pinned

@@ -24,7 +24,7 @@ def doctor(options: DoctorOptions) -> int:
     from ci_tasks.errors import EXIT_BLOCKED
     from ci_tasks.features.doctor.check_results import FAULT, lines, summary
     from ci_tasks.features.doctor.examine import examine_host
-    from ci_tasks.hosts.run_manager import open_query_runner
+    from ci_tasks.hosts.runs import open_query_runner
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.find_rows import images
     from ci_tasks.run.hosts_files import open_config

@@ -43,7 +43,7 @@ def prefetch(options: PrefetchOptions) -> int:
     from ci_tasks.errors import EXIT_BLOCKED
     from ci_tasks.features.prefetch.prefetch import prefetch_label
     from ci_tasks.features.prefetch.report import text
-    from ci_tasks.hosts.executors import open_executor
+    from ci_tasks.hosts.executor import open_executor
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.safe_output import terminal_width

@@ -14,7 +14,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import printable
 from ci_tasks.features.prefetch.repositories import DATASET, HubRepository
 from ci_tasks.hosts.executor import Executor, PreparedRow, Say
-from ci_tasks.hosts.remote_run import RunState
+from ci_tasks.hosts.runs import RunState
 from ci_tasks.planning.containers import HOME, filled
 from ci_tasks.planning.script import part
 

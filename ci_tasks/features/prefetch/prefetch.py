@@ -13,6 +13,7 @@ from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.features.prefetch import report
@@ -23,7 +24,7 @@ from ci_tasks.features.prefetch.repositories import HubRepository
 from ci_tasks.features.prefetch.requirements import LabelRequirements, label_requirements
 from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
-from ci_tasks.hosts.executor import CodeSnapshot, Executor, OpenExecutor, PreparedRow, Say
+from ci_tasks.hosts.executor import Executor, OpenExecutor, PreparedRow, Say
 from ci_tasks.planning.containers import container_rules, is_inside
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
@@ -120,7 +121,7 @@ class Prefetch:
     needs: LabelRequirements
     row: Row
     executor: Executor
-    code: CodeSnapshot
+    code: Snapshot
     batch: Batch
     say: Say
     images: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from ci_tasks.config import Config, Override
 from ci_tasks.errors import UnknownName, UsageError, counted
 from ci_tasks.features.setup import users_file
 from ci_tasks.features.setup.torch_wheels import CUDA, find_torch
-from ci_tasks.hosts.executors import LocalExecutor
+from ci_tasks.hosts.executor import LocalExecutor
 from ci_tasks.planning.actions import version_matches
 from ci_tasks.planning.pip_commands import entry, install_commands, merged, suggested_override
 from ci_tasks.planning.planner import wanted_python

@@ -17,7 +17,7 @@ from ci_tasks import config
 from ci_tasks.agent.codec import encode
 from ci_tasks.features.prefetch import prefetch
 from ci_tasks.features.prefetch.report import text
-from ci_tasks.hosts.executors import open_executor
+from ci_tasks.hosts.executor import open_executor
 from ci_tasks.run.checkout_source import RunRequest, open_source
 from ci_tasks.run.prepare import prepare
 from tests.features.prefetch.hub_server import Hub

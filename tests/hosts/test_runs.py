@@ -29,10 +29,9 @@ from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import bootstrap, connection, run_manager
+from ci_tasks.hosts import bootstrap, connection, runs
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection
-from ci_tasks.hosts.remote_run import CLEARING, DONE, CodePack, RemoteRun, RunMirror, write_remote_location
-from ci_tasks.hosts.run_manager import RemoteRunManager
+from ci_tasks.hosts.runs import CLEARING, DONE, CodePack, RemoteRun, RemoteRunManager, RunMirror, write_location
 from ci_tasks.hosts.transport import LinkDied
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from tests.fixtures import until
@@ -79,7 +78,7 @@ class PipedHost:
         options = {"timeout_minutes": 5, "stall_minutes": 5, "grace_seconds": 0.5, **more.pop("plan", {})}
         plan = Plan(id=f"batch.{name}", row="row", container=ContainerRules("none"), **options)
         directory = str(self.home / ".ci-tasks/runs/batch" / name)
-        write_remote_location(run, self.spec, directory)
+        write_location(run, self.spec, directory)
         return RemoteRun(run=run, directory=directory, plan=plan, script=f"#!/bin/bash\n{script}", **more)
 
     def left(self) -> list[str]:
@@ -349,7 +348,7 @@ def test_a_run_is_cleared_away_although_the_link_died_at_that_moment(host: Piped
 def test_what_could_not_be_cleared_away_is_named_with_what_removes_it(
     host: PipedHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_manager, "_CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(runs, "_CLOSE_TIMEOUT_S", 0.1)
     remote_run, back = host.remote_run("true"), threading.Event()
     manager = host.open()
     lose_link_while_clearing(host, manager, back)

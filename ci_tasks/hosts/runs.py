@@ -1,40 +1,283 @@
 """Runs on a host: each is sent, followed, fetched and cleared away, whatever becomes of the link.
 
 Each run has a thread. When the link has died, the run begins its phase again on the next one, since every request may
-be repeated. The host owns the truth; what is here is its mirror.
+be repeated. The host owns the truth; here is a mirror: the same bytes, less the secrets that the host did not mask.
+`remote.json` beside them says where the run is, and whether everything of it is here. One process at a time may write
+the files; others read them, as they would a local run's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import os
 import queue
+import shutil
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
-from ci_tasks import debug_log
+from ci_tasks import debug_log, known_secrets
+from ci_tasks.agent.artifacts import mask_run
+from ci_tasks.agent.codec import masked_record
+from ci_tasks.agent.files import try_lock
+from ci_tasks.agent.mask import Masker
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import CheckoutPart, Plan, RemoteLocation
+from ci_tasks.agent.run_directory import RunDir, given_secrets, read_plan, read_remote, read_status, write_record
+from ci_tasks.agent.serving import bundle
 from ci_tasks.agent.serving import messages as ask
-from ci_tasks.agent.serving.bundle import MAX_SIZE, BundleError
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts import remote_run as runs
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused, TakeLog, TakeUpdate, host_id
 from ci_tasks.hosts.queries import LocalQueryRunner, QueryRunner
-from ci_tasks.hosts.remote_run import CLEARING, DONE, FETCHING, KILL, SENDING, WATCHING, CodePack, RemoteRun, RunMirror
 from ci_tasks.hosts.transport import LinkDied, LocalTransport, Transport
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from ci_tasks.results import store
 
+SENDING, WATCHING, FETCHING, CLEARING, DONE = "sending", "running", "fetching", "clearing", "done"
+CANCEL, KILL = "cancel", "kill"
+MAX_LOG_BYTES = 1 << 35  # of a log that is kept here
 _POLL_INTERVAL_S = 0.05
 _LINK_INTERVAL_S = 0.2  # between two looks whether the link of a run is still there
 _CLOSE_TIMEOUT_S = 15.0  # seconds that what is left to be cleared away gets at the end
 _IN_MEMORY = 1 << 22  # bytes of a bundle
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state of a started run. `is_complete`: it ended and its files are here. `aborted`: status and reason of
+    a run that has no end of its own. `has_started`: it goes on without us. `note`: its phase, if not running."""
+
+    is_complete: bool = False
+    has_started: bool = True
+    aborted: tuple[str, str] | None = None
+    note: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_complete or self.aborted is not None
+
+
+@dataclass(frozen=True)
+class CodePack:
+    """The code: `build(known)` gives its objects less those of the trees that the host has; `mark_sent` is called when
+    it is there."""
+
+    tree: str
+    build: Callable[[Sequence[str]], Iterable[bytes]]
+    known_trees: tuple[str, ...] = ()
+    mark_sent: Callable[[], None] = lambda: None
+
+
+@dataclass
+class RemoteRun:
+    """One run on the host. `directory` is its run directory there; `parts` name its checkout; `sbatch_script` is what a
+    cluster gets for it. `is_here`: the host is this machine and the run directory is `run`, so that nothing is sent,
+    fetched or cleared away."""
+
+    run: RunDir
+    directory: str
+    plan: Plan = field(default_factory=Plan)
+    script: str = ""
+    sbatch_script: str = ""
+    parts: Sequence[CheckoutPart] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    is_here: bool = False
+    keep_remote: bool = False  # its directory there is not cleared away at the end
+    keep_shared_files: bool = False  # rows that use them may follow; the command clears them away at its end
+    lock: BinaryIO | None = None
+    phase: str = SENDING
+    aborted: tuple[str, str] | None = None  # status and reason of a run that has no end of its own here
+    warning: str = ""  # what a person should know although the run has its end
+    mirror: RunMirror | None = None
+    # What the manager knows: the number that the host calls it by, and on which link; what wakes its thread.
+    key: int = 0
+    news: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
+    followed_on: Channel | None = None
+    is_posted: bool = False  # at least once: the host may have started it
+    cancel_requested: str = ""  # CANCEL or KILL
+    code_resent: bool = False
+    refetched: bool = False
+    detached: bool = False
+
+    @property
+    def state(self) -> RunState:
+        if self.aborted:
+            return RunState(aborted=self.aborted)
+        if self.is_fetched:
+            return RunState(is_complete=True, note=self.warning)
+        return RunState(has_started=self.phase != SENDING, note="" if self.phase == WATCHING else self.phase)
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether everything that is to come of the run is here."""
+        return self.phase in (CLEARING, DONE)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether nothing more becomes of it."""
+        return self.phase == DONE or self.aborted is not None
+
+    def close(self) -> None:
+        """Let another process have its files."""
+        if self.mirror is not None:
+            self.mirror.close()
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
+
+
+def write_location(run: RunDir, spec: HostSpec, directory: str, *, adopted: bool = False) -> None:
+    """Note where the run is, before anything is sent: a later command finds it. An adopted one was started by another
+    client, which will want to fetch it as well."""
+    os.makedirs(run.path, exist_ok=True)
+    place = spec.name, spec.kind, spec.address, spec.workspace, directory
+    write_record(run.remote, RemoteLocation(*place, adopted=adopted, persist=spec.persist))
+
+
+def update_location(run: RunDir, **changes: Any) -> None:
+    """`complete`: nothing of the run is to be fetched any more. `clock_ahead`: of the clock that its times are from."""
+    record = read_remote(run)
+    if record is not None and replace(record, **changes) != record:
+        write_record(run.remote, replace(record, **changes))
+
+
+def lock_mirror(run: RunDir) -> BinaryIO | None:
+    """The right to write the files of a run of another host, until the file is closed; None if another process has
+    it."""
+    handle = os.open(os.path.join(run.path, "mirror.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = os.fdopen(handle, "rb+")
+    if try_lock(handle) is not False:
+        return file
+    file.close()
+    return None
+
+
+class RunMirror:
+    """The files of a run as they come over the link; with `is_here` they are here already. `error` is why nothing more
+    can be kept here, `refusal` why its host does not follow it, `has_status` whether the host has said anything of the
+    run yet."""
+
+    def __init__(self, run: RunDir, *, is_here: bool = False) -> None:
+        self.run, self.error, self.status, self._is_here = run, "", read_status(run), is_here
+        self.refusal: RequestRefused | None = None
+        self.has_status, self.offset = False, 1 << 62  # none of its log is to be sent
+        self.ended = threading.Event()
+        self._log: int | None = None
+        self._writing = threading.RLock()  # the log may be started again in another thread
+        if not is_here:
+            known_secrets.add_variables(read_plan(run).secrets)
+            self._secrets = known_secrets.values()
+            self._open()
+
+    def _open(self) -> None:
+        self.offset, self._digest = 0, hashlib.sha256()
+        # A mask is as long as what it hides, so that an offset here is one of the log there.
+        self._masker = Masker(self._secrets, keep_length=True)
+        # Appended to: if it is cut here, it gets too short, which is noticed, and no hole, which is not.
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self._log = os.open(self.run.log, flags, 0o600)
+            while chunk := os.read(self._log, 1 << 20):
+                self._digest.update(chunk)
+                self.offset += len(chunk)
+        except OSError as error:
+            self.fail(f"cannot write {self.run.log}: {error.strerror}")
+
+    def take(self, take: Callable[[], object]) -> None:
+        """Take what comes of it. What cannot be taken ends this run only."""
+        try:
+            take()
+        except OSError as error:  # a full disk
+            self.fail(f"cannot write {self.run.path}: {error.strerror}")
+        except Exception as error:  # what no host of ours sends
+            debug_log.LOGGER.error("what came of %s", self.run.path, exc_info=error)
+            self.fail(f"cannot take what came: {error!r}")
+
+    def fail(self, why: str) -> None:
+        """Nothing more can be kept here."""
+        self.error = self.error or why
+        self.ended.set()
+
+    def update_status(self, update: ask.RunUpdate) -> None:
+        """A status of the run, or its end. An agent that is gone without an end is noted in the status here."""
+        if update.code:
+            self.refusal = RequestRefused(update.code, update.problem)
+            self.ended.set()
+        elif update.problem:
+            self.fail(f"cannot take what came: {update.problem}")
+        elif update.status is not None and not self.error:
+            self.status, self.has_status = replace(update.status, gone=update.gone), True
+            if not self._is_here:
+                self.status = masked_record(self.status, self._secrets)
+                write_record(self.run.status, self.status)
+            if update.over:
+                self.ended.set()
+
+    def write_log(self, offset: int, chunk: bytes) -> None:
+        """Bytes of the log from `offset`; what is here already is not written twice."""
+        with self._writing:
+            if offset > self.offset or self.error or self._log is None:
+                return  # a gap, which only a fault of ours makes: the end does not match and asks for everything again
+            chunk = chunk[self.offset - offset :]
+            self._digest.update(chunk)
+            self.offset += len(chunk)
+            self._append(self._masker.feed(chunk))
+        if self.offset > MAX_LOG_BYTES:
+            self.fail(f"the log is longer than {MAX_LOG_BYTES >> 30} GiB")
+
+    def _append(self, data: bytes) -> None:
+        while data and self._log is not None:
+            data = data[os.write(self._log, data) :]
+
+    def is_complete(self) -> bool:
+        """Whether the log here is the log there, after its end. An agent that is gone cannot say, nor one whose
+        disk was full."""
+        with self._writing:
+            self._append(self._masker.flush())
+        if self._log is not None and os.fstat(self._log).st_size != self.offset:
+            return False  # it was cut or lengthened here
+        return self.status.gone or self.status.log_sha256 in (None, self._digest.hexdigest())
+
+    def follow_again(self, *, log: bool = False) -> None:
+        """Its host is asked again; with `log` for the log from its beginning, too."""
+        with self._writing:
+            if log:
+                self.close()
+                os.unlink(self.run.log)
+                self._open()
+            if log or self.refusal is not None:
+                self.refusal = None
+                self.ended.clear()
+
+    def unpack_artifacts(self, spool: Any) -> None:
+        """Store the small files and artifacts of a bundle. Raises bundle.BundleError, OSError."""
+        bundle.unpack(spool, self.run.path)
+        old = mask_run(self.run, self._secrets, has_secrets=bool(given_secrets(read_plan(self.run))))
+        if old:
+            shutil.rmtree(old)
+
+    def finish(self) -> None:
+        """All of it is here. A record from before, when it could not be fetched, is not its end."""
+        self.close()
+        if not self._is_here:
+            with suppress(FileNotFoundError):
+                os.unlink(self.run.record)
+            update_location(self.run, complete=True)
+
+    def close(self) -> None:
+        with self._writing:
+            if self._log is not None:
+                os.close(self._log)
+                self._log = None
+
 
 OpenConnection = Callable[[TakeUpdate, TakeLog], ReconnectingConnection]
 
@@ -78,7 +321,7 @@ class RemoteRunManager:
     def start(self, remote_run: RemoteRun) -> None:
         """Send a run and start it there. Returns at once; `remote_run` says what becomes of it."""
         if not remote_run.is_here:
-            remote_run.lock = remote_run.lock or runs.lock_mirror(remote_run.run)
+            remote_run.lock = remote_run.lock or lock_mirror(remote_run.run)
         remote_run.mirror = RunMirror(remote_run.run, is_here=remote_run.is_here)
         self._runs.append(remote_run)
         thread = threading.Thread(target=self._carry_out, args=(remote_run,), daemon=True, name="ci-tasks run")
@@ -184,7 +427,7 @@ class RemoteRunManager:
         with self._cancelling:
             if self._is_never_sent(remote_run):
                 return
-            remote_run.sent_on.append(channel)
+            remote_run.is_posted = True
         pending.append(channel.post(ask.Create(directory, remote_run.plan, remote_run.script, parts)))
         start = ask.StartRun(directory, remote_run.secrets, remote_run.sbatch_script, parts)
         pending.append(channel.post(start))
@@ -209,7 +452,7 @@ class RemoteRunManager:
     def _watch(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> None:
         if remote_run.followed_on is not channel:
             self._follow(channel, remote_run)
-        runs.update_location(remote_run.run, clock_ahead=self.connection.clock_ahead)
+        update_location(remote_run.run, clock_ahead=self.connection.clock_ahead)
         asked = ""
         while not mirror.ended.is_set():
             if remote_run.detached:
@@ -244,7 +487,7 @@ class RemoteRunManager:
                 try:
                     if not mirror.error:
                         mirror.unpack_artifacts(spool)
-                except BundleError as problem:
+                except bundle.BundleError as problem:
                     mirror.fail(f"{name} sent artifacts that no host of ci-tasks sends: {problem}")
         if mirror.error:
             self._abort(remote_run, BLOCKED, f"{mirror.error}; the run is kept on {name}")
@@ -282,7 +525,8 @@ class RemoteRunManager:
         if remote_run.phase == CLEARING:
             remote_run.warning, remote_run.phase = f"could not be cleared away: {why}", DONE
         else:
-            self._abort(remote_run, status or (LOST if remote_run.may_have_begun else BLOCKED), why)
+            may_have_begun = remote_run.phase != SENDING or (remote_run.is_posted and self.connection.has_answered)
+            self._abort(remote_run, status or (LOST if may_have_begun else BLOCKED), why)
 
     def _abandon(self, remote_run: RemoteRun) -> None:
         """A person leaves, and the host does not hear of it."""
@@ -290,14 +534,12 @@ class RemoteRunManager:
         if remote_run.is_fetched:
             remote_run.phase = DONE
         elif remote_run.aborted is None:
-            why = f"left while {name} did not answer; `ci-tasks cancel` ends it when {name} can be reached"
-            if remote_run.phase == FETCHING:
-                why = f"left before all of it was here; `ci-tasks fetch` brings it from {name}"
+            why = f"left while {name} did not answer; later `ci-tasks cancel` ends it, `ci-tasks fetch` brings it"
             self._abort(remote_run, LOST, why)
 
     def _is_never_sent(self, remote_run: RemoteRun) -> bool:
         """Whether it was cancelled before its host could hear of it."""
-        if remote_run.phase == SENDING and remote_run.cancel_requested and not remote_run.sent_on:
+        if remote_run.phase == SENDING and remote_run.cancel_requested and not remote_run.is_posted:
             self._abort(remote_run, CANCELLED, "cancelled", is_over=True)
         return remote_run.aborted is not None
 
@@ -305,7 +547,7 @@ class RemoteRunManager:
         """`is_over`: nothing of it is to be fetched later."""
         if is_over:
             with suppress(OSError, ValueError):
-                runs.update_location(remote_run.run, complete=True)
+                update_location(remote_run.run, complete=True)
         remote_run.aborted = remote_run.aborted or (status, reason)
         _wake(self._wakeups)
 
@@ -325,8 +567,8 @@ class RemoteRunManager:
 
 def _keep(mirror: RunMirror, spool: Any, chunk: bytes) -> None:
     """Take bytes of a bundle."""
-    if spool.tell() + len(chunk) > MAX_SIZE:
-        mirror.fail(f"artifacts of more than {MAX_SIZE >> 30} GiB")
+    if spool.tell() + len(chunk) > bundle.MAX_SIZE:
+        mirror.fail(f"artifacts of more than {bundle.MAX_SIZE >> 30} GiB")
     elif not mirror.error:
         mirror.take(lambda: spool.write(chunk))
 
