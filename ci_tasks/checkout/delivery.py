@@ -49,9 +49,9 @@ def thin_pack(snapshot: Snapshot, have: Sequence[str]) -> Iterator[bytes]:
     yield from store.reader.stream(*_PACK, input=question)
 
 
-def record_sent_trees(store: Path, host_key: str, trees: Sequence[str]) -> None:
-    """The host has these trees now, the last of them newest. Once a day, the stores are pruned too."""
-    newest = [*dict.fromkeys([*reversed(trees), *sent_trees(store, host_key)])][:_KEPT]
+def record_sent_tree(store: Path, host_key: str, tree: str) -> None:
+    """The host has this tree now. Once a day, the stores are pruned too."""
+    newest = [*dict.fromkeys([tree, *sent_trees(store, host_key)])][:_KEPT]
     replace_file(str(_note(store, host_key)), "".join(f"{tree}\n" for tree in newest).encode())
     stamp = store / "pruned"
     if not stamp.exists() or time.time() - stamp.stat().st_mtime > _TIDY_EVERY:

@@ -180,19 +180,9 @@ def open_repository(directory: Path) -> Repository:
     """The repository of the directory. Raises CheckoutError without one."""
     found = find_repository(directory)
     if found is None:
-        raise no_repository(directory)
+        hint = "this needs commits: name the root of a clone; `git worktree add DIR` makes one of a bare repository"
+        raise CheckoutError(f"{directory} is not the root of a git repository", hint=hint)
     return found
-
-
-def no_repository(directory: Path) -> CheckoutError:
-    bare = "it is a bare repository: `git worktree add DIR` makes a checkout"
-    hint = bare if is_bare(directory) else "this needs commits: name the root of a clone"
-    return CheckoutError(f"{directory} is not the root of a git repository", hint=hint)
-
-
-def is_bare(directory: Path) -> bool:
-    """Whether it looks like a bare repository. It is never used as one: a clone may have such a directory."""
-    return all((directory / name).exists() for name in ("HEAD", "objects", "refs"))
 
 
 def default_base(source: Path) -> tuple[str, str]:

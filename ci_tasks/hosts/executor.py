@@ -170,7 +170,7 @@ class Executor:
             tree=snapshot.flat,
             build=partial(delivery.thin_pack, snapshot),
             known_trees=tuple(delivery.sent_trees(snapshot.store, key)),
-            mark_sent=partial(delivery.record_sent_trees, snapshot.store, key, [snapshot.flat]),
+            mark_sent=partial(delivery.record_sent_tree, snapshot.store, key, snapshot.flat),
         )
         if "_manager" in vars(self):
             self._manager.set_code_pack(self._pack)

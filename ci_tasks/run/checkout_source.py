@@ -191,10 +191,6 @@ def _usual(path: Path, rev: str | None) -> str:
 
 def _no_workflow(path: Path, rev: str | None, why: str) -> CheckoutError:
     """The error of a checkout whose workflow is not found."""
-    from ci_tasks.checkout.repository import is_bare, no_repository
-
-    if is_bare(path):
-        return no_repository(path)
     files = ", ".join(workflow_files(path, rev))
     if not files:
         where = f".github/workflows{f' at {rev}' if rev else ''}"

@@ -24,7 +24,7 @@ import pytest
 from ci_tasks.agent.directories import remove_own
 from ci_tasks.agent.trees.git import MissingBase, StoreError
 from ci_tasks.agent.trees.workspace import TreeStore, release
-from ci_tasks.checkout.delivery import materialize, record_sent_trees, sent_trees, thin_pack
+from ci_tasks.checkout.delivery import materialize, record_sent_tree, sent_trees, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.errors import CheckoutError
 from tests.checkout.repositories import fingerprint
@@ -366,7 +366,7 @@ class Host:
             try:
                 store.receive(thin_pack(snapshot, have))
                 store.check_out(snapshot.checkout_parts, str(run / "workspace"), "x")
-                record_sent_trees(snapshot.store, "host", [snapshot.flat])
+                record_sent_tree(snapshot.store, "host", snapshot.flat)
                 return run / "workspace"
             except MissingBase as error:
                 problem = error

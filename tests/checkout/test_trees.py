@@ -15,13 +15,12 @@ import pytest
 from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.trees.git import MissingBase
 from ci_tasks.agent.trees.workspace import TreeStore
-from ci_tasks.checkout import overlays
 from ci_tasks.checkout import snapshot as snapshots
 from ci_tasks.checkout.delivery import (
     all_conversions,
     copy_side_by_side,
     materialize,
-    record_sent_trees,
+    record_sent_tree,
     sent_trees,
     thin_pack,
 )
@@ -49,7 +48,7 @@ class Journey:
 
     def check_out(self, snapshot: Snapshot) -> None:
         self.host.check_out(snapshot.checkout_parts, str(self.workspace))
-        record_sent_trees(snapshot.store, "box", [snapshot.flat])
+        record_sent_tree(snapshot.store, "box", snapshot.flat)
 
     def go(self, source: Path, **how: Any) -> Snapshot:
         snapshot = self.take(source, **how)
@@ -411,7 +410,7 @@ def test_trees_are_copied_side_by_side_without_their_repositories(with_submodule
     assert (tmp_path / "pair/a/model.bin").read_text() == "weights"
     assert not any(".git/" in f"{name}/" or name.endswith(".log") for name in files)
     named = {found.why: found.files for found in all_conversions(made)}
-    assert named == {overlays.LFS: ("a/model.bin",)}
+    assert named == {snapshots.LFS: ("a/model.bin",)}
 
 
 def test_large_untracked_files_are_named_the_largest_first(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
