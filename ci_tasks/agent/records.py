@@ -638,7 +638,7 @@ class QueryAnswer:
 @dataclass(frozen=True)
 class RemoteLocation:
     """Where a run is, as its host was called then: hosts.yaml may say something else by now. An `adopted` one was begun
-    by somebody else; of a `complete` one everything is here. The host's clock is `clock_ahead` of ours, in seconds.
+    by somebody else; of a `complete` one everything is here.
     `persist`: the connection to it may be kept."""
 
     host: str
@@ -648,5 +648,4 @@ class RemoteLocation:
     directory: str = ""
     adopted: bool = False
     complete: bool = False
-    clock_ahead: float = 0.0
     persist: bool = True

@@ -64,12 +64,10 @@ BEAT = 4.0  # seconds between two frames of ours
 _FIRST_TRIES = 2  # more of them before the host has ever answered are of no use
 _RETRY_DELAYS_S = (0.2, 1.0, 2.0, 5.0, 10.0)  # seconds between two tries, the last one again and again
 _STABLE_LINK_S = 10.0  # seconds after which a link counts as one that worked
-_CLOCK_SKEWS_S = 2.0, 1e10  # a smaller difference cannot be told from the link's delay, a larger one is no clock's
 _CHUNK = 1 << 18
 _QUOTED = 300  # characters of the host's own words in a message
 _MAX_MESSAGE = 2000  # characters of a refusal
 _GREETING = 1 << 20  # bytes that a login script may print before we give up on it
-_now = time.time
 
 T = TypeVar("T")
 TakeUpdate = Callable[[RunUpdate], None]
@@ -276,8 +274,7 @@ def _no_hello(data: bytes) -> Blocked:
 
 
 class ReconnectingConnection:
-    """Connects at once, in a thread of its own. `messages` are lines for a person; `clock_ahead` are the seconds by
-    which the host's clock is ahead of ours, known before the first response."""
+    """Connects at once, in a thread of its own. `messages` are lines for a person."""
 
     def __init__(
         self, spec: HostSpec, transport: Transport, cache_file: Path, take_update: TakeUpdate, take_log: TakeLog
@@ -286,7 +283,6 @@ class ReconnectingConnection:
         with contextlib.suppress(OSError, ValueError):
             self.cache = read_record(HostCache, self._cache_file) or self.cache
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.clock_ahead = 0.0
         self._transport, self._take = transport, (take_update, take_log)
         self._agent = archive.build()
         self._digest = archive.digest(self._agent)
@@ -415,8 +411,6 @@ class ReconnectingConnection:
             if cache.home != hello.home:
                 cache.clear_facts()
                 cache.home = hello.home
-            ahead = hello.time - _now()
-            self.clock_ahead = ahead if _CLOCK_SKEWS_S[0] < abs(ahead) < _CLOCK_SKEWS_S[1] else 0.0
             self._hello, self._up_since = hello, time.monotonic()
             self._set(channel)
             if self._down_since:

@@ -142,11 +142,10 @@ def write_location(run: RunDir, spec: HostSpec, directory: str, *, adopted: bool
     write_record(run.remote, RemoteLocation(*place, adopted=adopted, persist=spec.persist))
 
 
-def update_location(run: RunDir, **changes: Any) -> None:
-    """`complete`: nothing of the run is to be fetched any more. `clock_ahead`: of the clock that its times are from."""
-    record = read_remote(run)
-    if record is not None and replace(record, **changes) != record:
-        write_record(run.remote, replace(record, **changes))
+def write_complete(run: RunDir) -> None:
+    """Nothing of the run is to be fetched any more."""
+    if record := read_remote(run):
+        write_record(run.remote, replace(record, complete=True))
 
 
 def lock_mirror(run: RunDir) -> BinaryIO | None:
@@ -270,7 +269,7 @@ class RunMirror:
         if not self._is_here:
             with suppress(FileNotFoundError):
                 os.unlink(self.run.record)
-            update_location(self.run, complete=True)
+            write_complete(self.run)
 
     def close(self) -> None:
         with self._writing:
@@ -452,7 +451,6 @@ class RemoteRunManager:
     def _watch(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> None:
         if remote_run.followed_on is not channel:
             self._follow(channel, remote_run)
-        update_location(remote_run.run, clock_ahead=self.connection.clock_ahead)
         asked = ""
         while not mirror.ended.is_set():
             if remote_run.detached:
@@ -547,7 +545,7 @@ class RemoteRunManager:
         """`is_over`: nothing of it is to be fetched later."""
         if is_over:
             with suppress(OSError, ValueError):
-                update_location(remote_run.run, complete=True)
+                write_complete(remote_run.run)
         remote_run.aborted = remote_run.aborted or (status, reason)
         _wake(self._wakeups)
 

@@ -47,7 +47,7 @@ from ci_tasks.results.probe_evidence import (
     with_imports,
     with_overlay_uses,
 )
-from ci_tasks.results.runs import clock_ahead, events_of, local_status, new_record, queue_seconds, save_record
+from ci_tasks.results.runs import events_of, new_record, queue_seconds, save_record
 from ci_tasks.results.verdict import collect_evidence, judge, needs_triage, read_junit
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ HangAnalysis = Callable[[HangFacts], Hang]
 def judge_run(run: RunDir) -> RunRecord:
     """Judge an ended run, write its record.json and return it."""
     _mask_leftovers(run)
-    plan, status, events = read_description(run), local_status(run), events_of(run)
+    plan, status, events = read_description(run), read_status(run), events_of(run)
     error, log_error = status.error or "", status.log_error or ""
     ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, status.oom_kills)
     facts, triage = _read_log(run, ended, plan)
@@ -165,10 +165,8 @@ def _with_gpu_use(record: RunRecord, run: RunDir, ended_at: float | None, events
 
 
 def gpu_samples(run: RunDir) -> list[GpuSample]:
-    """The rows of gpu.csv, by our clock; none where there is no such file."""
-    text = content_of(run.gpu_samples, _LARGEST_SAMPLES).decode("utf-8", "replace")
-    samples, ahead = read_gpu_samples(text), clock_ahead(run)
-    return [replace(sample, t=max(0.0, sample.t - ahead)) for sample in samples] if ahead else samples
+    """The rows of gpu.csv; none where there is no such file."""
+    return read_gpu_samples(content_of(run.gpu_samples, _LARGEST_SAMPLES).decode("utf-8", "replace"))
 
 
 def _read_log(run: RunDir, ended: JobEnd, plan: RunDescription) -> tuple[LogFacts, Triage | None]:

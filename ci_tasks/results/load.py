@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.liveness import conclude
 from ci_tasks.agent.records import RemoteLocation
-from ci_tasks.agent.run_directory import RunDir, read_description, read_record, read_remote
+from ci_tasks.agent.run_directory import RunDir, read_description, read_record, read_remote, read_status
 from ci_tasks.errors import UsageError
 from ci_tasks.records import BLOCKED, FAILED, LOST, NO_EVIDENCE, PLANNED, RUNNING, VACUOUS, WAITING, RunRecord, Verdict
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import BatchState, read_state_if_readable
-from ci_tasks.results.runs import is_over, local_status, new_record
+from ci_tasks.results.runs import is_over, new_record
 
 NOT_PASSED, RUNS = (FAILED, VACUOUS, BLOCKED, LOST), (RUNNING,)
 _MOST_LISTED = 12
@@ -80,7 +80,7 @@ def _without_file(run: RunDir, batch: BatchState | None) -> RunRecord:
     """What can be said of a run that has no record.json; of one that has ended, its record, which is written. `batch`
     is the state of its command as it was before record.json was looked for."""
     remote = read_remote(run)
-    status = local_status(run) if remote else conclude(run)
+    status = read_status(run) if remote else conclude(run)
     if status.exists and is_over(run):
         from ci_tasks.results.judge_run import judge_run  # commands that only look load none of it
 

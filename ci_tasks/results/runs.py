@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 from ci_tasks import known_secrets
 from ci_tasks.agent import liveness
-from ci_tasks.agent.codec import RecordError, masked_record
+from ci_tasks.agent.codec import masked_record
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.records import (
     Deviation,
@@ -58,38 +58,17 @@ def pending_phase(run: RunDir) -> str:
     return batch.phase if batch is not None and is_pending else ""
 
 
-# -- events and times. A host writes times by its own clock, which may be wrong by an hour or a year. ------------------
+# -- events and times, by the clock of the run's host ------------------------------------------------------------------
 
 
 def events_of(run: RunDir) -> list[Event]:
-    """What happened in a run, with times by our clock; a line that is none is left out."""
-    ahead = clock_ahead(run)
-    events = read_events(content_of(run.events, LARGEST_EVENTS).decode("utf-8", "replace"))
-    return [replace(event, t=event.t - ahead) if ahead else event for event in events]
-
-
-def clock_ahead(run: RunDir) -> float:
-    """How many seconds the clock that the run's times are from is ahead of ours."""
-    try:
-        remote = read_remote(run)
-    except (OSError, RecordError):
-        return 0.0
-    return remote.clock_ahead if remote is not None else 0.0
-
-
-def local_status(run: RunDir) -> Status:
-    """status.json with times by our clock."""
-    status, ahead = read_status(run), clock_ahead(run)
-    if not ahead:
-        return status
-    times = (status.started_at, status.heartbeat_at, status.ended_at)
-    started, heartbeat, ended = (None if moment is None else moment - ahead for moment in times)
-    return replace(status, started_at=started, heartbeat_at=heartbeat, ended_at=ended)
+    """What happened in a run; a line that is none is left out."""
+    return read_events(content_of(run.events, LARGEST_EVENTS).decode("utf-8", "replace"))
 
 
 def seconds_since_start(run: RunDir) -> float | None:
     """None for a run that has not started."""
-    started = local_status(run).started_at
+    started = read_status(run).started_at
     return None if started is None else max(0.0, time.time() - started)
 
 

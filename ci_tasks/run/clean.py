@@ -26,7 +26,6 @@ from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.load import UnreadableRun, load_record
-from ci_tasks.results.runs import clock_ahead
 
 _DAY = 24 * 3600.0
 _SECONDS = 120.0  # for a program there
@@ -135,7 +134,7 @@ def _clean_there(connection: ReconnectingConnection, days: float, everything: bo
     staying: set[str] = set()
     runs = connection.request(ListRuns()).runs
     for run in sorted(runs, key=lambda run: (run.is_row, run.ended_at or 0, run.dir), reverse=True):
-        age = None if run.ended_at is None else time.time() + connection.clock_ahead - run.ended_at
+        age = None if run.ended_at is None else time.time() - run.ended_at
         why = _stays_there(run, age is not None and age > days * _DAY, everything)
         if not run.is_row and run.batch in staying:
             why = "its rows use it"
@@ -192,7 +191,7 @@ def _clean_here(connection: ReconnectingConnection, days: float | None, everythi
         except (OSError, ValueError) as problem:  # a job may have changed it: what it left is not known
             yield f"{info.id}: stays, {problem}", [f"{run.path}: remove it by hand"]
             continue
-        age = time.time() + clock_ahead(run) - since if since else 0.0
+        age = time.time() - since if since else 0.0
         is_old = days is not None and age > days * _DAY
         if os.path.lexists(run.remote):
             # A copy of what is on a host. Its files are the host's word, which names nothing else that is to go here.

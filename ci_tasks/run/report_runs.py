@@ -11,7 +11,7 @@ from pathlib import Path
 from ci_tasks import __version__
 from ci_tasks.agent.files import pieces_of
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
+from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
 from ci_tasks.errors import UsageError, some
 from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import BatchResult, RunRecord
@@ -23,7 +23,7 @@ from ci_tasks.results import store
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.judge_run import gpu_samples
 from ci_tasks.results.load import load_record
-from ci_tasks.results.runs import events_of, local_status
+from ci_tasks.results.runs import events_of
 from ci_tasks.run.progress import batch_result, print_results
 
 
@@ -100,7 +100,7 @@ def _run(id: str, run: RunDir, record: RunRecord, *, alone: bool) -> Run:
 
 def _timeline_bar(id: str, run: RunDir, record: RunRecord) -> Bar | None:
     """When the run began, had its GPUs and ended, by our clock; None for one that did not begin."""
-    events, status = events_of(run), local_status(run)
+    events, status = events_of(run), read_status(run)
     times = [event.t for event in events]
     began = status.started_at or min(times, default=None)
     if began is None:

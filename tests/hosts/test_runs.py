@@ -11,7 +11,6 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import bootstrap, connection, runs
+from ci_tasks.hosts import bootstrap, runs
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection
 from ci_tasks.hosts.runs import CLEARING, DONE, CodePack, RemoteRun, RemoteRunManager, RunMirror, write_location
 from ci_tasks.hosts.transport import LinkDied
@@ -483,17 +482,6 @@ def test_programs_of_the_host_are_asked_in_the_environment_of_its_jobs(host: Pip
         patch.setenv("BASH_ENV", "/mine")
         answers = host.open().connection.run_queries({"it": command}, 30)
     assert answers["it"] == QueryAnswer(0, "unix:///theirs unset\n")
-
-
-@pytest.mark.parametrize(("shift", "ahead"), [(3600.0, 3600), (-3600.0, -3600), (0.5, 0), (1e12, 0)])
-def test_by_how_much_a_host_s_clock_is_wrong_is_on_record(
-    host: PipedHost, monkeypatch: pytest.MonkeyPatch, shift: float, ahead: int
-) -> None:
-    monkeypatch.setattr(connection, "_now", lambda: time.time() - shift)
-    remote_run = ran(host, "echo done")
-    remote = read_remote(remote_run.run)
-    assert remote is not None
-    assert round(remote.clock_ahead, -2) == ahead
 
 
 # -- what can go wrong -----------------------------------------------------------------------------------------------

@@ -214,12 +214,11 @@ class Response:
 @dataclass(frozen=True)
 class Hello:
     """The first message of a host. `home` is the directory that holds everything of ours on it, `python` the path and
-    version of its Python, `time` its clock's, in seconds since the epoch. `agent` is the SHA-256 of the agent with byte
+    version of its Python. `agent` is the SHA-256 of the agent with byte
     code that it keeps: a client that names it the next time need not send the agent, and nothing is compiled."""
 
     home: str
     python: Tuple[str, str]
-    time: float = 0.0
     agent: str = ""
 
     def __post_init__(self) -> None:

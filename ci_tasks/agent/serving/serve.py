@@ -197,7 +197,7 @@ class Server:
     def _greet(self) -> None:
         python = (sys.executable, "%d.%d.%d" % sys.version_info[:3])
         self.send(frames.MAGIC)
-        self._say(hello=Hello(self.session.home, python, time.time(), self.session.digest))
+        self._say(hello=Hello(self.session.home, python, self.session.digest))
         self._flush()
 
     def serve(self) -> None:
