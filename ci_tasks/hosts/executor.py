@@ -167,7 +167,6 @@ class Executor:
         snapshot = self._taken or take_host_snapshot(source, rev, base, overlays)
         key = host_id(self.spec)
         self._pack = CodePack(
-            tree=snapshot.flat,
             build=partial(delivery.thin_pack, snapshot),
             known_trees=tuple(delivery.sent_trees(snapshot.store, key)),
             mark_sent=partial(delivery.record_sent_tree, snapshot.store, key, snapshot.flat),

@@ -70,7 +70,6 @@ class CodePack:
     """The code: `build(known)` gives its objects less those of the trees that the host has; `mark_sent` is called when
     it is there."""
 
-    tree: str
     build: Callable[[Sequence[str]], Iterable[bytes]]
     known_trees: tuple[str, ...] = ()
     mark_sent: Callable[[], None] = lambda: None

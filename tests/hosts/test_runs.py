@@ -497,7 +497,7 @@ def test_a_run_that_is_cancelled_while_its_code_is_on_its_way_is_never_asked_for
 
     remote_run = host.remote_run("echo never", parts=[{"path": "", "commit": "0" * 40, "tree": "0" * 40}])
     manager = host.open()
-    manager.set_code_pack(CodePack(tree="0" * 40, build=slowly))
+    manager.set_code_pack(CodePack(build=slowly))
     manager.start(remote_run)
     begun.wait(TIMEOUT_S)
     manager.cancel(remote_run, "cancel")
@@ -521,7 +521,7 @@ def test_code_that_cannot_be_packed_ends_its_runs_and_neither_the_link_nor_anoth
     parts = [{"path": "", "commit": "0" * 40, "tree": "0" * 40}]
     failing = [host.remote_run("echo never", name, parts=parts) for name in ("02", "03")]
     manager = host.open()
-    manager.set_code_pack(CodePack(tree="0" * 40, build=broken))
+    manager.set_code_pack(CodePack(build=broken))
     for remote_run in (other, *failing):
         manager.start(remote_run)
     for remote_run in failing:
@@ -557,7 +557,7 @@ class Code:
     def run(self, name: str) -> RemoteRun:
         """A run of it by a command of its own."""
         manager = self.host.open()
-        manager.set_code_pack(CodePack(tree=self.snapshot.flat, build=self.pack, known_trees=self.known))
+        manager.set_code_pack(CodePack(build=self.pack, known_trees=self.known))
         workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
         parts = self.snapshot.checkout_parts
         plan = {"workspace": workspace}
@@ -713,7 +713,7 @@ def test_a_run_that_is_only_made_is_whole_runs_by_hand_and_has_not_begun(host: P
     parts = code.snapshot.checkout_parts
     remote_run = host.remote_run(script, plan={"workspace": workspace}, parts=parts)
     manager = host.open()
-    manager.set_code_pack(CodePack(tree=code.snapshot.flat, build=code.pack, known_trees=code.known))
+    manager.set_code_pack(CodePack(build=code.pack, known_trees=code.known))
     manager.create([remote_run])
     there = RunDir(remote_run.directory)
     assert os.access(there.adapter, os.X_OK) and not os.path.lexists(there.status)

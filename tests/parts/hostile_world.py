@@ -215,7 +215,7 @@ class HostileWorld:
         )
         manager = runs.open_remote_host(self.host)
         try:
-            manager.set_code_pack(CodePack("2" * 40, lambda known: [b"PACK" * 100] * 20))
+            manager.set_code_pack(CodePack(lambda known: [b"PACK" * 100] * 20))
             manager.start(remote_run)
             while not (remote_run.is_fetched or remote_run.aborted):
                 manager.wait(0.01)
