@@ -19,7 +19,6 @@ from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.trees.git import DiskFull, Git, make_repository, make_temporary_directory, quoted
 from ci_tasks.errors import Blocked, CheckoutError, UsageError, nearest, some
-from ci_tasks.known_secrets import masked_with_forms
 from ci_tasks.resources import HOME_ENV
 
 BASE = "origin/main"
@@ -27,8 +26,6 @@ _SHA256 = re.compile(rb"^\s*objectformat\s*=\s*sha256\s*$", re.IGNORECASE | re.M
 _BORROWED = ("refs", "packed-refs", "reftable", "shallow", "info/exclude")
 # The user's own settings, which a fetch needs. All other variables of git's point at the repository of a hook or alias.
 _OF_USER = re.compile(r"GIT_(CONFIG_.+|SSH.*|SSL_.+|HTTP_.+|ASKPASS|PROXY_.+|ALLOW_PROTOCOL)")
-# git appends what it wants, such as `get`: the `#` keeps that from being printed.
-_LOGIN_HELPER = r"""!printf 'username=%s\npassword=%s\n' "$CI_TASKS_GIT_USER" "$CI_TASKS_GIT_PASSWORD" #"""
 _FORMAT = "%H%x1f%P%x1f%an <%ae>%x1f%aI%x1f%s"  # fields cannot be divided by what -z divides commits with
 _MISSING = re.compile(r"unable to read|cannot read|bad object|bad file|missing (blob|tree|commit)|invalid object")
 
@@ -233,15 +230,14 @@ def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str =
     """A repository in the directory `store` that has `commit`, such as a pull request's merge, and shares the objects
     of `source`, into which no command writes. The only git that uses the network: by the user's own configuration.
 
-    `ref` is where the server may still have it, if it does not give out bare commits. A login in `url` reaches git by
-    its environment, since arguments can be read by every user of the machine. Raises CheckoutError.
+    `ref` is where the server may still have it, if it does not give out bare commits. A login in `url` is left out: git
+    would pass it on as an argument, which every user of the machine can read. Raises CheckoutError.
     """
-    url, login = _without_login(url)
+    url = re.sub(r"^(https?://)[^/]*@", r"\1", url)
     own, objects = store / ".git", open_repository(source).objects
     make_repository(str(own))
     (own / "objects/info/alternates").write_text(f"{quoted(objects.resolve())}\n")
-    settings = (f"credential.helper={_LOGIN_HELPER}",) if login else ()
-    git, problem = CheckoutGit(own, store, *settings, **login).with_user_settings(), ""
+    git, problem = CheckoutGit(own, store).with_user_settings(), ""
     for refspec in ("", commit, ref):
         try:
             if refspec:
@@ -250,21 +246,7 @@ def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str =
             problem = problem or str(error).splitlines()[0]
         if commit_of(git, commit):
             return store
-    message = f"commit {commit[:12]}, which CI ran, is neither in {source} nor at {url}"
-    raise CheckoutError(masked_with_forms(message), hint=masked_with_forms(problem))
-
-
-def _without_login(url: str) -> tuple[str, dict[str, str]]:
-    """An address without its user and password, and the variables that hold them for `_LOGIN_HELPER`."""
-    from urllib.parse import unquote  # few commands fetch
-
-    scheme, _, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    login, at, host = place.rpartition("@")
-    if scheme not in ("http", "https") or not at:
-        return url, {}
-    user, _, password = (unquote(part) for part in login.partition(":"))
-    return f"{scheme}://{host}{slash}{path}", {"CI_TASKS_GIT_USER": user, "CI_TASKS_GIT_PASSWORD": password}
+    raise CheckoutError(f"commit {commit[:12]}, which CI ran, is neither in {source} nor at {url}", hint=problem)
 
 
 # -- history ----------------------------------------------------------------------------------------------------------
