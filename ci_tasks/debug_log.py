@@ -28,19 +28,15 @@ _bugs: list[str] = []  # not reported yet
 _lock = threading.RLock()
 
 
-class _Logger:
-    """As of `logging`, which only --debug loads. `exc_info` is an exception, or True for the one that is handled."""
-
-    def debug(self, message: str, *args: object, exc_info: Any = None) -> None:
-        if _is_debug:
-            _write("DEBUG", message % args, exc_info)
-
-    def error(self, message: str, *args: object, exc_info: Any = None) -> None:
-        if _is_started:
-            _write("ERROR", message % args, exc_info)
+def debug(message: str, *args: object, exc_info: Any = None) -> None:
+    """As `logging.debug`, which only --debug loads. `exc_info` is an exception, or True for the one that is handled."""
+    if _is_debug:
+        _write("DEBUG", message % args, exc_info)
 
 
-LOGGER = _Logger()
+def error(message: str, *args: object, exc_info: Any = None) -> None:
+    if _is_started:
+        _write("ERROR", message % args, exc_info)
 
 
 def take_flag(argv: Sequence[str]) -> list[str]:
@@ -59,8 +55,7 @@ def start() -> bool:
         return False
     _is_started, _is_debug = True, bool(os.environ.get(ENV))
     threading.excepthook = _log_thread_exception
-    words = (sys.version.split()[0], os.getpid(), os.getcwd(), " ".join(sys.argv))
-    LOGGER.debug("Python %s, process %d in %s: %s", *words)
+    debug("Python %s, process %d in %s: %s", sys.version.split()[0], os.getpid(), os.getcwd(), " ".join(sys.argv))
     if _is_debug:
         import logging
 
@@ -72,11 +67,11 @@ def start() -> bool:
     return _is_debug
 
 
-def bug(where: str, error: BaseException) -> str:
+def bug(where: str, problem: BaseException) -> str:
     """Log the traceback of an unexpected exception. Returns its class and message in one line, masked."""
-    line = known_secrets.masked_with_forms(" ".join(f"{type(error).__name__}: {error}".split()))
+    line = known_secrets.masked_with_forms(" ".join(f"{type(problem).__name__}: {problem}".split()))
     if _is_started:
-        LOGGER.error("bug: %s", where, exc_info=error)
+        error("bug: %s", where, exc_info=problem)
         _bugs.append(line)
     return line
 
@@ -106,11 +101,11 @@ def _path() -> Path:
     return directory / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
 
 
-def _write(level: str, message: str, error: Any) -> None:
-    if error:
+def _write(level: str, message: str, problem: Any) -> None:
+    if problem:
         import traceback
 
-        lines = traceback.format_exception(sys.exc_info()[1] if error is True else error)
+        lines = traceback.format_exception(sys.exc_info()[1] if problem is True else problem)
         message += "\n" + "".join(lines).rstrip()
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {level:7} {threading.current_thread().name} {message}\n"
     data = known_secrets.masked_with_forms(line).encode("utf-8", "backslashreplace")

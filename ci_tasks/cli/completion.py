@@ -37,7 +37,7 @@ def candidates(before: Sequence[str], current: str) -> list[str]:
                 line.read(word)
         offered = list(_offered(line, current))
     except Exception:  # such as an invalid workflow or hosts.yaml, or no git
-        debug_log.LOGGER.debug("completion", exc_info=True)
+        debug_log.debug("completion", exc_info=True)
         return []
     return sorted({word for word in offered if word.startswith(current)})
 

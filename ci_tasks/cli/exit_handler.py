@@ -40,7 +40,7 @@ def run(command: Callable[[], int]) -> int:
             _print_error(f"a bug of ci-tasks, please report it: {line} ({debug_log.location()})")
     if bugs and code == EXIT_BLOCKED:  # which would claim that the environment was the reason
         code = EXIT_BUG
-    debug_log.LOGGER.debug("exit code %d", code)
+    debug_log.debug("exit code %d", code)
     return code
 
 
@@ -58,10 +58,10 @@ def _exit_code(command: Callable[[], int]) -> int:
         return code
     except CiTasksError as error:
         message, code = str(error), error.exit_code
-        debug_log.LOGGER.debug("exit code %d", code, exc_info=error)
+        debug_log.debug("exit code %d", code, exc_info=error)
     except KeyboardInterrupt:
         message, code = "interrupted", EXIT_CANCELLED
-        debug_log.LOGGER.debug(message, exc_info=True)
+        debug_log.debug(message, exc_info=True)
     except OSError as error:
         message, code = _system_error(error)
     except Exception as error:
@@ -73,7 +73,7 @@ def _exit_code(command: Callable[[], int]) -> int:
 
 def _system_error(error: OSError) -> tuple[str, int]:
     """What to say of it, and its exit code."""
-    debug_log.LOGGER.debug("system error", exc_info=error)
+    debug_log.debug("system error", exc_info=error)
     if isinstance(error, BrokenPipeError) and (_is_closed_pipe(1) or _is_closed_pipe(2)):  # `head`, or a pager's end
         _discard_output()
         return "", EXIT_CLOSED_PIPE

@@ -100,7 +100,7 @@ class PendingRequest:
         if isinstance(self._response, str):
             raise LinkDied(self._response)
         if self._response.code:
-            debug_log.LOGGER.debug("the host refused: %s", self._response.traceback or self._response.error)
+            debug_log.debug("the host refused: %s", self._response.traceback or self._response.error)
             raise RequestRefused(self._response.code, self._response.error)
         return self._response.result
 
@@ -220,7 +220,7 @@ class Channel:
         """Ask, and go on. The bytes of a `pack` follow the request; nothing else comes in between. Raises LinkDied."""
         number = next(self._numbers)
         pending = self._pending[number] = PendingRequest(on_chunk)
-        debug_log.LOGGER.debug("request %d: %s", number, type(request).__name__)  # its fields may be secret
+        debug_log.debug("request %d: %s", number, type(request).__name__)  # its fields may be secret
         with self._writing:
             self._send(frames.message(messages.ClientMessage(number, request)))
             try:

@@ -196,7 +196,7 @@ class RunMirror:
         except OSError as error:  # a full disk
             self.fail(f"cannot write {self.run.path}: {error.strerror}")
         except Exception as error:  # what no host of ours sends
-            debug_log.LOGGER.error("what came of %s", self.run.path, exc_info=error)
+            debug_log.error("what came of %s", self.run.path, exc_info=error)
             self.fail(f"cannot take what came: {error!r}")
 
     def fail(self, why: str) -> None:

@@ -124,7 +124,7 @@ class SSHConnection:
                 except paramiko.ChannelException as error:
                     raise Blocked(f"{self._name}: the host opens no session ({error.text})") from error
                 except (paramiko.SSHException, OSError, EOFError) as error:
-                    debug_log.LOGGER.debug("%s: no channel", self._name, exc_info=error)
+                    debug_log.debug("%s: no channel", self._name, exc_info=error)
             self.close()
             raise LinkDied(f"{self._name}: the connection was lost")
 
