@@ -117,29 +117,6 @@ def test_rows_are_cloned_from_the_batchs_clone_as_the_same_commit(with_submodule
     assert contents(tmp_path / "second") == contents(with_submodule)
 
 
-@pytest.mark.parametrize("warm", [True, False])
-def test_an_edit_that_keeps_size_and_time_is_seen(repo: Path, journey: Journey, here: Path, warm: bool) -> None:
-    (repo / "kept.txt").write_text("aaaa\n")
-    git(repo, "add", "kept.txt")
-    if warm:
-        journey.go(repo)
-    info = os.stat(repo / "kept.txt")
-    (repo / "kept.txt").write_text("bbbb\n")
-    os.utime(repo / "kept.txt", ns=(info.st_atime_ns, info.st_mtime_ns))
-    journey.both(repo)
-    assert (here / "kept.txt").read_text() == "bbbb\n"
-
-
-@pytest.mark.parametrize("name", ["sp ace", "quo'te\"s", "new\nline", "back\\slash $HOME `x`", "#x", b"caf\xe9", "-x"])
-def test_any_path_will_do(tmp_path: Path, name: str | bytes) -> None:
-    directory = tmp_path / os.fsdecode(name)
-    repo = make_repo(directory / "repo")
-    journey = Journey(directory)
-    change(repo, "modified")
-    journey.both(repo)
-    assert contents(directory / "here") == contents(repo)
-
-
 @pytest.mark.parametrize("kind", ["unborn", "empty", "linked", "shallow", "plain", "borrowing"])
 def test_a_directory_of_every_kind_travels(repo: Path, tmp_path: Path, journey: Journey, here: Path, kind: str) -> None:
     source = tmp_path / kind
@@ -159,14 +136,6 @@ def test_a_directory_of_every_kind_travels(repo: Path, tmp_path: Path, journey: 
         on_disk = contents(source.resolve())
         on_disk.pop(b"a.log", None)
         assert contents(here) == on_disk
-
-
-def test_a_sparse_checkout_gives_the_whole_commit(repo: Path, journey: Journey, here: Path) -> None:
-    git(repo, "sparse-checkout", "set", "--no-cone", "/kept.txt")
-    assert not (repo / "sub/inner.txt").exists()
-    change(repo, "modified")
-    assert journey.both(repo).dirty == ("kept.txt",)
-    assert (here / "sub/inner.txt").read_text() == "inner\n"
 
 
 def test_objects_of_another_kind_are_refused(tmp_path: Path, journey: Journey) -> None:
