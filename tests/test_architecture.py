@@ -268,7 +268,7 @@ def _touched(module: str) -> set[str]:
     return touched | opened | clocks
 
 
-@pytest.mark.parametrize("path", ["records.py", "agent/records.py", "agent/serving/messages.py"])
+@pytest.mark.parametrize("path", ["records.py", "agent/records.py", "agent/serving/protocol.py"])
 def test_what_is_stored_or_sent_cannot_be_changed(path: str) -> None:
     tree = ast.parse((PACKAGE / path).read_text(encoding="utf-8"))
     marks = [ast.unparse(mark) for node in tree.body if isinstance(node, ast.ClassDef) for mark in node.decorator_list]

@@ -10,7 +10,7 @@ import shlex
 import signal
 import sys
 from contextlib import suppress
-from typing import List, Mapping
+from typing import List, Mapping, Optional
 
 # What a command alone needs is imported there: the container adapter runs once for each docker of the job.
 from . import processes, run_directory
@@ -83,15 +83,12 @@ def begin(run_dir: str, secrets: Mapping[str, str]) -> str:
     paths = RunDir(run_dir)
     if os.path.lexists(paths.status):
         return "%s has run before (it has a status.json); plan a new run" % paths.path
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller may ignore it, and then no child can be waited for
     signal.pthread_sigmask(signal.SIG_BLOCK, processes.BLOCKED_AT_START)
     read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
+    if os.fork() == 0:
         os.environ.update(secrets)
         _become_agent(paths.path, write)
     os.close(write)
-    os.waitpid(child, 0)
     with os.fdopen(read, "rb", 0) as report:
         if not select.select([report], [], [], _START_SECONDS)[0]:
             return "not started within %g s; is a file system hanging?" % _START_SECONDS
@@ -114,18 +111,8 @@ def _become_agent(run_dir: str, write: int) -> None:
     """Never returns; the caller reads from `write` why the agent could not start, or nothing."""
     report = os.fdopen(write, "wb", 0)
     try:
-        os.setsid()
-        if os.fork():
-            os._exit(0)
-        # Close the caller's files, pipes and locks, and leave its directory.
         os.chdir(run_dir)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(nothing, stream)
-        for descriptor in map(int, os.listdir("/dev/fd")):
-            if descriptor > 2 and descriptor != write:
-                with suppress(OSError):  # the listing itself
-                    os.close(descriptor)
+        detach(keep=write)
         from . import supervisor
 
         supervisor.supervise(run_dir, report.close)
@@ -135,6 +122,18 @@ def _become_agent(run_dir: str, write: int) -> None:
             report.write(os.fsencode(str(error) or repr(error)))
     finally:
         os._exit(0)
+
+
+def detach(stdin: Optional[int] = None, stdout: Optional[int] = None, keep: int = 2) -> None:
+    """Leave the session of whoever forked this process, and close its files, pipes and locks, apart from these."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for number, file in enumerate((stdin, stdout, None)):
+        os.dup2(null if file is None else file, number)
+    for descriptor in map(int, os.listdir("/dev/fd")):
+        if descriptor > 2 and descriptor != keep:
+            with suppress(OSError):  # the listing itself
+                os.close(descriptor)
 
 
 def _report(problem: str) -> int:

@@ -3,12 +3,12 @@
     text = to_json(status)                                  {"version": "1.0", "state": "running", …}
     status = from_json(Status, text, where="status.json")   or RecordError: s.json: gpu_ids[2]: expected int, got str
 
-A field's annotation says what it may hold: str, int, float, bool, None, Literal, Optional and Union
-of these, Tuple[X, ...], Tuple[X, Y], List[X], Mapping[str, X], another dataclass, a Union of dataclasses that a Literal
-field tells apart, and Any for values of the workflow's own YAML. An unknown key is ignored, a missing one takes the
-field's default or is an error. A bool is no int; an int may stand for a float, and has at most 64 bits. What is
-decoded may come from anywhere: the reader limits its bytes, this module the number of values.
-A `__post_init__` may raise ValueError for what a type cannot say. A field with `metadata=NOT_STORED` stays out.
+A field's annotation says what it may hold: str, int, float, bool, None, Literal, Optional and Union of these,
+Tuple[X, ...], Tuple[X, Y], List[X], Mapping[str, X], another dataclass, and Any for values of the workflow's own YAML.
+An unknown key is ignored, a missing one takes the field's default or is an error. A bool is no int; an int may stand
+for a float, and has at most 64 bits. What is decoded may come from anywhere: the reader limits its bytes, this module
+the number of values. A `__post_init__` may raise ValueError for what a type cannot say. A field with
+`metadata=NOT_STORED` stays out.
 
 Standard library only, Python 3.8+: it is zipped with the agent. Knows no file.
 """
@@ -22,7 +22,7 @@ import math
 import re
 import sys
 import typing
-from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Dict, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from .mask import mask_text
 
@@ -36,8 +36,8 @@ JSON_SCHEMA = "json_schema"
 
 MAX_VALUES = 1_000_000  # of one text: a value takes 60 bytes and more of memory, and two in the text
 _MOST_SHOWN = 60
+_SINGLE = (str, bool, int, float, type(None))
 _LARGEST: Dict[Any, Any] = {int: (1 << 63) - 1, float: sys.float_info.max}  # what a database takes
-_RECORD = "record"
 _FIELD = re.compile(r"[a-z_0-9]+\Z")  # of a record; other keys are names of packages
 _NAMES = {type(None): "null", dict: "object", list: "list", tuple: "list"}
 
@@ -49,7 +49,7 @@ class RecordError(ValueError):
 
     def __init__(self, where: str, key: str, problem: str) -> None:
         super().__init__(": ".join(part for part in (where, key, problem) if part))
-        self.where, self.key, self.problem = where, key, problem
+        self.key, self.problem = key, problem
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -69,12 +69,17 @@ def to_json(record: Any, *, indent: Optional[int] = None, versioned: bool = True
     return json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
+def to_line(record: Any) -> str:
+    """The same in short, as ASCII without line separators: so it carries what is no UTF-8, too."""
+    return json.dumps(encode(record, versioned=False, compact=True), separators=(",", ":"), allow_nan=False)
+
+
 def masked_record(record: T, values: Sequence[str]) -> T:
     """The record with every secret in its texts replaced. Its numbers stay."""
     data = encode(record) if values else {}
     shown = _masked_texts(data, values)
     try:
-        return decode(type(record), shown, where=type(record).__name__) if shown != data else record
+        return decode(type(record), shown, where="masked") if shown != data else record
     except RecordError:  # a word that is a state of ours: not masked, or the state would be unknown
         return record
 
@@ -96,8 +101,9 @@ def _plain(value: Any, compact: bool) -> Any:
         return value
     if _is_record(type(value)):
         kind: Any = type(value)
-        pairs = [(field, getattr(value, field.name)) for field in _fields(kind)]
-        return {field.name: _plain(item, compact) for field, item in pairs if not (compact and field.is_default(item))}
+        named = [(name, getattr(value, name), default) for name, _, default in _fields(kind)]
+        kept = [each for each in named if not (compact and type(each[1]) is type(each[2]) and each[1] == each[2])]
+        return {name: _plain(item, compact) for name, item, _ in kept}
     if isinstance(value, (list, tuple)):
         return [_plain(item, compact) for item in value]
     if isinstance(value, collections.abc.Mapping) and all(isinstance(key, str) for key in value):
@@ -115,15 +121,17 @@ def from_json(kind: Type[T], text: Union[str, bytes], *, where: str) -> T:
 
 def parse(text: Union[str, bytes], *, where: str) -> Any:
     """The JSON value in `text`, which may be anything at all. Raises RecordError."""
-    marks: Any = b",[{" if isinstance(text, bytes) else ",[{"
-    if sum(text.count(marks[n : n + 1]) for n in range(3)) > MAX_VALUES:
+    marks: Any = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
+    if sum(map(text.count, marks)) > MAX_VALUES:
         raise RecordError(where, "", "more than %d values" % MAX_VALUES)
     try:
         return json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise RecordError(where, "", "not JSON: nested too deeply") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(where, "", f"not JSON: {str(error)[:200]}") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def decode(kind: Type[T], data: Any, *, where: str) -> T:
@@ -143,66 +151,47 @@ def prepare(*kinds: Any) -> None:
     """Resolve the types of records, and of those inside of them, before the first is read: a process that forks does it
     for the others."""
     for kind in kinds:
-        prepare(*([field.type for field in _fields(kind)] if _is_record(kind) else typing.get_args(kind)))
+        prepare(*([inner for _, inner, _ in _fields(kind)] if _is_record(kind) else typing.get_args(kind)))
 
 
-class _Field(NamedTuple):
-    """`tag` has its one possible value, which tells the members of a Union apart; else it is empty."""
-
-    name: str
-    type: Any
-    default: Optional[Callable[[], Any]]
-    tag: Tuple[Any, ...]
-
-    def is_default(self, value: Any) -> bool:
-        """A tag is never left out."""
-        default = self.default() if self.default is not None and not self.tag else ...
-        return type(value) is type(default) and bool(value == default)
+def _is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 @functools.lru_cache(maxsize=None)
-def _fields(kind: Any) -> Tuple[_Field, ...]:
-    """The fields of a dataclass that are stored, with their types resolved."""
-    types = typing.get_type_hints(kind)
-    if VERSION_KEY in types:
-        raise TypeError(f"{kind.__name__}.{VERSION_KEY}: this name is the codec's own")
-    fields = []
+def _fields(kind: Any) -> Tuple[Tuple[str, Any, Any], ...]:
+    """The name, type and default of each field of a dataclass that is stored. One without a default has MISSING."""
+    types, stored = typing.get_type_hints(kind), []
     for field in dataclasses.fields(kind):
         if field.init and field.metadata.get("stored", True):
-            origin, arguments = _parts(types[field.name])
-            default: Any = field.default_factory if callable(field.default_factory) else None
-            if field.default is not dataclasses.MISSING:
-                default = functools.partial(_same, field.default)
-            is_tag = origin is typing.Literal and len(arguments) == 1
-            fields.append(_Field(field.name, types[field.name], default, arguments if is_tag else ()))
-    return tuple(fields)
+            default = field.default_factory() if callable(field.default_factory) else field.default
+            stored.append((field.name, types[field.name], default))
+    return tuple(stored)
 
 
 @functools.lru_cache(maxsize=None)
 def _parts(kind: Any) -> Tuple[Any, Tuple[Any, ...]]:
-    """What an annotation is (Union, tuple, list, dict, Literal, _RECORD, or None for a single value), and its
+    """What an annotation is (a record, Union, tuple, list, dict, Literal, or None for a single value), and its
     arguments."""
     if _is_record(kind):
-        return _RECORD, ()
-    origin = typing.get_origin(kind)
-    is_union = type(kind).__name__ == "UnionType"  # X | Y, from Python 3.10 on
+        return _record, ()
+    origin, is_union = typing.get_origin(kind), type(kind).__name__ == "UnionType"  # X | Y, from Python 3.10 on
     return Union if is_union else dict if origin is collections.abc.Mapping else origin, typing.get_args(kind)
 
 
 def _value(kind: Any, value: Any, key: str) -> Any:
     """`value`, at `key`, as `kind`, an annotation."""
-    if kind is str and type(value) is str:  # most are
+    if kind is Any or (kind is str and type(value) is str):  # most are
         return value
     origin, arguments = _parts(kind)
-    if origin is _RECORD:
+    if origin is _record:
         return _record(kind, value, key)
     if origin is Union:
         return _member(arguments, value, key)
     if origin is typing.Literal:
-        for choice in arguments:
-            if type(choice) is type(value) and choice == value:
-                return choice
-        raise RecordError("", key, f"expected {_one_of(arguments)}, got {_shown(value)}")
+        if any(type(choice) is type(value) and choice == value for choice in arguments):
+            return value
+        raise RecordError("", key, f"expected one of {', '.join(map(repr, arguments))}, got {_shown(value)}")
     if origin in (tuple, list):
         if not isinstance(value, (list, tuple)):
             raise _unexpected("list", value, key)
@@ -210,22 +199,28 @@ def _value(kind: Any, value: Any, key: str) -> Any:
         if len(kinds) != len(value):
             raise RecordError("", key, f"expected {len(kinds)} items, got {len(value)}")
         return origin([_value(kinds[at], item, f"{key}[{at}]") for at, item in enumerate(value)])
-    if origin is dict and arguments[0] is str:
+    if origin is dict:
         if not isinstance(value, dict):
             raise _unexpected("object", value, key)
         return {name: _value(arguments[1], item, f"{key}[{_shown(name)}]") for name, item in value.items()}
-    return value if kind is Any else _scalar(kind, value, key)
+    if kind not in _SINGLE:
+        raise TypeError(f"a record cannot hold {kind}")
+    if type(value) is not kind and not (kind is float and type(value) is int):  # a bool is no int
+        raise _unexpected(_name_of(kind), value, key)
+    if kind in _LARGEST and abs(value) > _LARGEST[kind]:
+        raise RecordError("", key, "the number is too large")
+    return float(value) if kind is float else value
 
 
 def _record(kind: Any, value: Any, key: str) -> Any:
     if not isinstance(value, dict):
         raise _unexpected("object", value, key)
     values = {}
-    for field in _fields(kind):
-        if field.name in value:
-            values[field.name] = _value(field.type, value[field.name], f"{key}.{field.name}")
-        elif field.default is None:
-            raise RecordError("", f"{key}.{field.name}", "missing")
+    for name, inner, default in _fields(kind):
+        if name in value:
+            values[name] = _value(inner, value[name], f"{key}.{name}")
+        elif default is dataclasses.MISSING:
+            raise RecordError("", f"{key}.{name}", "missing")
     try:
         return kind(**values)
     except ValueError as error:
@@ -233,46 +228,16 @@ def _record(kind: Any, value: Any, key: str) -> Any:
 
 
 def _member(kinds: Sequence[Any], value: Any, key: str) -> Any:
-    """As the first of a Union's kinds that takes it; of records the one whose tag it has."""
+    """As the first of a Union's kinds that takes it."""
     given = [kind for kind in kinds if kind is not type(None)]
     if value is None and len(given) < len(kinds):
         return None
     if len(given) == 1:
         return _value(given[0], value, key)
-    tags = [(field, kind) for kind in given if _is_record(kind) for field in _fields(kind) if field.tag]
-    for field, kind in tags if isinstance(value, dict) else ():
-        if value.get(field.name) == field.tag[0]:
-            return _value(kind, value, key)
-    if tags and isinstance(value, dict):
-        name, choices = tags[0][0].name, [field.tag[0] for field, _ in tags]
-        raise RecordError("", f"{key}.{name}", f"expected {_one_of(choices)}, got {_shown(value.get(name))}")
     for kind in given:
         with contextlib.suppress(RecordError):
             return _value(kind, value, key)
     raise _unexpected(" or ".join(map(_name_of, kinds)), value, key)
-
-
-def _scalar(kind: Any, value: Any, key: str) -> Any:
-    if kind not in (str, bool, int, float, None, type(None)):
-        raise TypeError(f"a record cannot hold {kind}")
-    exact: Any = type(None) if kind is None else kind
-    if type(value) is not exact and not (kind is float and type(value) is int):  # a bool is no int
-        raise _unexpected(_name_of(exact), value, key)
-    if kind in _LARGEST and not -_LARGEST[kind] - (kind is int) <= value <= _LARGEST[kind]:
-        raise RecordError("", key, "the number is too large")
-    return float(value) if kind is float else value
-
-
-def _is_record(kind: Any) -> bool:
-    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _unexpected(expected: str, value: Any, key: str) -> RecordError:
@@ -281,17 +246,9 @@ def _unexpected(expected: str, value: Any, key: str) -> RecordError:
 
 def _name_of(kind: Any) -> str:
     """A type as an error message names it, never with a value: that may be a secret."""
-    return "object" if _is_record(kind) else _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
-
-
-def _one_of(choices: Iterable[Any]) -> str:
-    shown = [_shown(choice) for choice in choices]
-    return shown[0] if len(shown) == 1 else f"one of {', '.join(shown)}"
+    return _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
 
 
 def _shown(value: Any) -> str:
     """A short and printable form of a value from outside."""
-    if value is None or isinstance(value, (dict, list, tuple)):
-        return _name_of(type(value))
-    text = ascii(value) if isinstance(value, str) else str(value)[:_MOST_SHOWN]
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
+    return ascii(value)[:_MOST_SHOWN] if isinstance(value, (str, int, float)) else _name_of(type(value))

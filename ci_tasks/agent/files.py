@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO, Iterator, Optional
 
 _PIECE = 1 << 18
@@ -57,15 +57,14 @@ def pieces_of(path: str) -> Iterator[bytes]:
 
 def replace_file(path: str, content: bytes) -> None:
     """Replace `path` whole: a reader sees the old content or the new one, never half of either."""
-    import tempfile  # what only reads needs none
-
-    handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=os.path.dirname(path))
+    beside = os.path.join(os.path.dirname(path), ".%d-%d.tmp" % (os.getpid(), time.monotonic_ns()))
     try:
-        with os.fdopen(handle, "wb") as out:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             out.write(content)
         os.replace(beside, path)
     except BaseException:
-        os.unlink(beside)
+        with suppress(OSError):
+            os.unlink(beside)
         raise
 
 

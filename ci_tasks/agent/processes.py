@@ -15,13 +15,13 @@ import os
 import re
 import select
 import signal
+import threading
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Callable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import run_directory
 from .files import content_of
-from .programs import end_session, ended, own_sessions, programs_lock, start, starting_programs
 from .records import QueryAnswer, Status
 
 if TYPE_CHECKING:
@@ -31,6 +31,11 @@ KILL_SECONDS = 5.0  # for killed processes to be gone; one that a driver or a fi
 _EMPTY_PASSES = 2  # the kernel may leave out a process while another one beside it ends
 _PAUSE_SECONDS = 0.005
 _PR_SET_CHILD_SUBREAPER = 36
+MAX_BYTES = 1 << 20  # of an output, its last ones
+
+own_sessions: set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
+starting_programs: List[str] = []  # in no `own_sessions` yet: they may have ended, but not have been waited for
+programs_lock = threading.Lock()  # of both; never held while a program starts: a file system may hang
 
 
 class Stat(NamedTuple):
@@ -131,11 +136,11 @@ def terminate(run_dir: str, group: Optional[int]) -> None:
 
 def kill_all(run_dir: str, group: Optional[int]) -> int:
     """Kill what is left of the run. Returns how many processes that were."""
-    return len(_kill(lambda: of_run(run_dir, group))[0])
+    return _kill(lambda: of_run(run_dir, group))[0]
 
 
-def kill_job() -> Tuple[Set[int], List[int]]:
-    """Kill every process of the job below this process. Returns them, and those of them that did not end."""
+def kill_job() -> Tuple[int, List[int]]:
+    """Kill every process of the job below this process. Returns how many, and those of them that did not end."""
     return _kill(lambda: of_job(os.getpid()))
 
 
@@ -144,9 +149,9 @@ def kill_everything() -> None:
     _kill(lambda: _living(os.getpid(), None))
 
 
-def _kill(find: Callable[[], Iterable[int]]) -> Tuple[Set[int], List[int]]:
+def _kill(find: Callable[[], Iterable[int]]) -> Tuple[int, List[int]]:
     """Kill what `find` finds until nothing is left or KILL_SECONDS have passed: a process may fork meanwhile."""
-    killed: Set[int] = set()
+    killed: set[int] = set()
     deadline = time.monotonic() + KILL_SECONDS
     empty = 0
     while True:
@@ -156,7 +161,7 @@ def _kill(find: Callable[[], Iterable[int]]) -> Tuple[Set[int], List[int]]:
             send(pid, signal.SIGKILL)
         empty = 0 if left else empty + 1
         if empty == _EMPTY_PASSES or time.monotonic() > deadline:
-            return killed, left
+            return len(killed), left
         if killed.issuperset(left):
             time.sleep(_PAUSE_SECONDS)
         killed.update(left)
@@ -234,10 +239,51 @@ def _living(top: int, except_session: Optional[int]) -> Iterable[int]:
         pending += children(pid)
 
 
-MAX_BYTES = 1 << 20  # of an output, its last ones
-
-
 # -- the agent's own programs ------------------------------------------------------------------------------------------
+
+
+def start(
+    argv: Sequence[str], environ: Optional[Mapping[str, str]], cwd: str, **more: object
+) -> "subprocess.Popen[bytes]":
+    """Start a program for `ended`, with further arguments of Popen. Raises OSError."""
+    import subprocess
+
+    with programs_lock:
+        starting_programs.append(argv[0])
+    try:
+        options: dict[str, object] = {"env": environ, "cwd": cwd, "start_new_session": True, **more}
+        process: subprocess.Popen[bytes] = subprocess.Popen(list(argv), **options)  # type: ignore[call-overload]
+        own_sessions.add(process.pid)
+        return process
+    finally:
+        with programs_lock:
+            starting_programs.remove(argv[0])
+
+
+@contextmanager
+def ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """The block waits for the program; if it raises, the program is killed."""
+    try:
+        yield
+    except BaseException:
+        end_session(process)
+        raise
+    finally:
+        own_sessions.discard(process.pid)
+
+
+def end_session(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a program, with its children if it leads a session. One that a driver holds is not waited for."""
+    import subprocess
+
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+        with suppress(OSError):  # what it did not read stays unread
+            pipe.close()
+    with suppress(subprocess.TimeoutExpired):  # the kernel may hold it
+        process.wait(1.0)
 
 
 def run_program(
@@ -250,7 +296,7 @@ def run_program(
 ) -> QueryAnswer:
     """Output and exit code of a program. `code` is None if it is missing or did not end within `timeout` seconds; `err`
     says which. `environ` is its environment (default: our own). Never raises OSError."""
-    import subprocess  # a command that only looks needs none
+    import subprocess
 
     pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
     try:

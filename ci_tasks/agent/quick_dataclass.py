@@ -47,24 +47,18 @@ class _Deferred:
         cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library writes a signature there
         setattr(cls, _FIELDS, self)
 
-        def __init__(instance: Any, *args: Any, **kwargs: Any) -> None:
-            self.make()  # also waits for another thread that makes it
-            cls.__init__(instance, *args, **kwargs)
+        def __new__(made: Any, *args: Any, **kwargs: Any) -> Any:
+            self.make()  # Python asks for __init__ after this: by then it is the real one, in whichever thread
+            return super(cls, made).__new__(made)
 
-        cls.__init__ = __init__
+        cls.__new__ = __new__
 
     def make(self) -> None:
-        with _lock:
-            if self._is_made:
-                return
-            cls, options = self._cls, self._options
-            # The waiting __init__ stays until the real one replaces it, since other threads may call it at any moment.
-            # So a child gets the real one, with the same fields.
-            dataclasses.dataclass(**options, init=False)(cls)
-            names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-            child = type(cls)(cls.__name__, (cls,), names)
-            cls.__init__ = dataclasses.dataclass(**options)(child).__init__
-            self._is_made = True
+        if not self._is_made:
+            with _lock:
+                if not self._is_made:
+                    dataclasses.dataclass(**self._options)(self._cls)
+                self._is_made = True
 
     def __get__(self, _instance: object, _owner: type) -> Any:
         self.make()

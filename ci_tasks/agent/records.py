@@ -27,11 +27,10 @@ record.json       -                the client: see ci_tasks.records
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from dataclasses import field
-from typing import Dict, Final, List, Literal, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Dict, Final, List, Literal, Mapping, Optional, Tuple
 
 from . import codec
 from .containers.docker_argv import DOCKER, PODMAN, ContainerRules
@@ -44,7 +43,6 @@ End = Literal["exit", "timeout", "cancelled", "error"]
 
 LATEST = 1e11  # seconds since the epoch; a clock that says more is none
 GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL, as on GitHub
-R = TypeVar("R")
 
 
 def check_times(*seconds: Optional[float]) -> None:
@@ -414,25 +412,16 @@ class Event:
         check_times(self.t)
 
     def line(self) -> str:
-        return _line(self)
+        return codec.to_line(self) + "\n"
 
 
 def read_events(text: str) -> List[Event]:
-    return _records_in(text, Event)
-
-
-def _line(record: object) -> str:
-    # ASCII: without line separators and lone surrogates.
-    return json.dumps(codec.encode(record, versioned=False, compact=True), separators=(",", ":")) + "\n"
-
-
-def _records_in(text: str, kind: Type[R]) -> List[R]:
     """Those in the lines of `text`, without what cannot be decoded: half written, or printed by a job."""
-    records = []
+    events = []
     for line in text.split("\n"):
         with suppress(codec.RecordError):
-            records.append(codec.from_json(kind, line, where="a line"))
-    return records
+            events.append(codec.from_json(Event, line, where="a line"))
+    return events
 
 
 # -- docker.json -----------------------------------------------------------------------------------------------------

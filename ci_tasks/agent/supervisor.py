@@ -219,7 +219,7 @@ class Supervisor:
         self._while_beating(self.cleanup.containers.stop)  # they and their files stay, for their logs
         # Only now those without mark and group: the parent of a podman container, which ends with it, is one of them.
         job, self.left = processes.kill_job()
-        killed += len(job)
+        killed += job
         if killed:
             self._event("killed", killed=killed)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import binascii
 
-from ci_tasks.agent.serving import frames
+from ci_tasks.agent.serving import protocol
 
 START = b"ci-tasks "  # begins what we send
 NO_AGENT, REFUSED = "no-agent", "refused"  # codes of a response in the place of the hello
@@ -22,8 +22,8 @@ _HOME_HINT = "name a directory of your own as `workspace` of the host in hosts.y
 _TEXT = r"""
 import json, os, stat, struct, sys
 def answer(code, text, hint=""):
-    text = json.dumps({"response": {"id": 0, "code": code, "error": text + "\n" + hint}}).encode()
-    os.write(1, magic + struct.pack(">cI", b"J", len(text)) + text)
+    text = json.dumps({"code": code, "error": text + "\n" + hint}).encode()
+    os.write(1, magic + struct.pack(">cIQI", b"A", 0, 0, len(text)) + text)
     sys.exit(0)
 if sys.version_info < (3, 8):
     answer(refused, "python3 there is " + sys.version.split()[0], python_hint)
@@ -135,7 +135,7 @@ def header(size: int) -> bytes:
 def command(home: str, sources: str, compiled: str, python: str = "python3") -> str:
     """What the host's login shell is to run, be it sh, csh or fish: no character in it means anything to them."""
     values = {"home": home, "sources": sources, "compiled": compiled, "header": len(header(0)), "start": START}
-    values |= {"magic": frames.MAGIC, "no_agent": NO_AGENT, "refused": REFUSED}
+    values |= {"magic": protocol.MAGIC, "no_agent": NO_AGENT, "refused": REFUSED}
     values |= {"python_hint": PYTHON_HINT, "quiet_hint": QUIET_HINT, "home_hint": _HOME_HINT}
     text = "".join(f"{name} = {value!r}\n" for name, value in values.items()) + _TEXT
     code = binascii.b2a_base64(text.encode(), newline=False).decode()

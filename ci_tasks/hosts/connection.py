@@ -23,12 +23,12 @@ from typing import TypeVar
 
 from ci_tasks import debug_log
 from ci_tasks.agent import archive
-from ci_tasks.agent.codec import RecordError, decode, parse
+from ci_tasks.agent.codec import RecordError, from_json
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.agent.run_directory import read_record, write_record
-from ci_tasks.agent.serving import frames, messages
-from ci_tasks.agent.serving.messages import HostMessage, Request, Response, RunUpdate
+from ci_tasks.agent.serving import protocol
+from ci_tasks.agent.serving.protocol import Answer, Hello, Request
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError, HostDataError, InternalError, printable, shortened
 from ci_tasks.hosts import bootstrap
@@ -70,9 +70,7 @@ _MAX_MESSAGE = 2000  # characters of a refusal
 _GREETING = 1 << 20  # bytes that a login script may print before we give up on it
 
 T = TypeVar("T")
-TakeUpdate = Callable[[RunUpdate], None]
-TakeLog = Callable[[int, int, bytes], None]
-TakeChunk = Callable[[bytes], None]
+Take = Callable[[bytes, int, bytes], object]  # the kind, offset and payload of a frame
 
 
 class RequestRefused(Blocked):
@@ -88,45 +86,39 @@ class AgentMissing(Exception):
 
 
 class PendingRequest:
-    """A response that is on its way; `on_chunk` takes the bytes that come with it."""
+    """An answer that is on its way; `take` takes what comes before it."""
 
-    def __init__(self, on_chunk: TakeChunk | None) -> None:
-        self.on_chunk, self._there = on_chunk, threading.Event()
-        self._response: Response | str = ""
+    def __init__(self, take: Take) -> None:
+        self.take, self._there = take, threading.Event()
+        self._answer: Answer | str = ""
 
-    def wait(self) -> messages.Result:
+    def wait(self) -> Answer:
         """Raises RequestRefused, LinkDied."""
         self._there.wait()
-        if isinstance(self._response, str):
-            raise LinkDied(self._response)
-        if self._response.code:
-            debug_log.debug("the host refused: %s", self._response.traceback or self._response.error)
-            raise RequestRefused(self._response.code, self._response.error)
-        return self._response.result
+        if isinstance(self._answer, str):
+            raise LinkDied(self._answer)
+        if self._answer.code:
+            debug_log.debug("the host refused: %s", self._answer.traceback or self._answer.error)
+            raise RequestRefused(self._answer.code, self._answer.error)
+        return self._answer
 
-    def settle(self, response: Response | str) -> None:
-        """`response`, or how the link died."""
-        self._response = response
+    def settle(self, answer: Answer | str) -> None:
+        """`answer`, or how the link died."""
+        self._answer = answer
         self._there.set()
 
 
 class Channel:
-    """One conversation. `take_update` and `take_log` are called in the thread that calls `read`. `archive` is the agent
-    if the host needs it; None if a server runs at the other end already. `ready` is called as soon as requests can be
-    posted."""
+    """One conversation. `archive` is the agent if the host needs it; None if a server runs at the other end already.
+    `ready` is called as soon as requests can be posted."""
 
     def __init__(
-        self,
-        sock: socket.socket,
-        archive: bytes | None,
-        take_update: TakeUpdate,
-        take_log: TakeLog,
-        ready: Callable[[Channel], None] = lambda channel: None,
+        self, sock: socket.socket, archive: bytes | None, ready: Callable[[Channel], None] = lambda channel: None
     ) -> None:
-        self._sock, self._take_update, self._take_log, self._ready = sock, take_update, take_log, ready
+        self._sock, self._ready = sock, ready
         self._readable = select.poll()
         self._readable.register(sock, select.POLLIN)
-        self._reader = frames.FrameReader()
+        self._reader = protocol.FrameReader()
         self._numbers = itertools.count(1)
         self._pending: dict[int, PendingRequest] = {}
         self._writing = threading.RLock()
@@ -134,7 +126,9 @@ class Channel:
         self.died = threading.Event()
         self.reason = ""
         # An empty line is for a login script that reads one.
-        first = frames.frame(frames.HEARTBEAT) if archive is None else b"\n" + bootstrap.header(len(archive)) + archive
+        first = (
+            protocol.frame(protocol.HEARTBEAT) if archive is None else b"\n" + bootstrap.header(len(archive)) + archive
+        )
         # In a thread, since a host that talks before it listens would have both wait for each other.
         threading.Thread(target=self._start, args=(first,), daemon=True, name="ci-tasks start").start()
 
@@ -145,37 +139,38 @@ class Channel:
 
     # -- what the host says ------------------------------------------------------------------------------------------
 
-    def hello(self) -> messages.Hello:
+    def hello(self) -> Hello:
         """Wait for the host's first words. Raises LinkDied, AgentMissing, FrameError, RecordError, Blocked."""
         data, is_greeting, deadline = b"", False, time.monotonic() + 3 * SILENCE_TIMEOUT_S
         while True:
             chunk = self._receive(2 * SILENCE_TIMEOUT_S)
             data += chunk
-            if is_greeting or frames.MAGIC in data:
-                data = data if is_greeting else data.partition(frames.MAGIC)[2]
-                for _, payload in self._reader.feed(data):
-                    return self._greeted(decode(HostMessage, parse(payload, where="hello"), where="hello"))
+            if is_greeting or protocol.MAGIC in data:
+                data = data if is_greeting else data.partition(protocol.MAGIC)[2]
+                for kind, _, _, payload in self._reader.feed(data):
+                    return self._greeted(kind, payload)
                 data, is_greeting = b"", True
             if not chunk or len(data) > _GREETING or time.monotonic() > deadline:
                 raise _no_hello(data)
 
-    def _greeted(self, message: HostMessage) -> messages.Hello:
+    def _greeted(self, kind: bytes, payload: bytes) -> Hello:
         """The hello, or the bootstrap's refusal."""
-        if message.hello is not None:
-            return message.hello
-        if message.response is None:
-            raise frames.FrameError("a first message that is no greeting")
-        if message.response.code == bootstrap.NO_AGENT:
+        if kind == protocol.HELLO:
+            return from_json(Hello, payload, where="hello")
+        if kind != protocol.ANSWER:
+            raise protocol.FrameError("a first message that is no greeting")
+        refusal = from_json(Answer, payload, where="hello")
+        if refusal.code == bootstrap.NO_AGENT:
             raise AgentMissing("it asks for the agent that it was sent")
-        text, _, hint = message.response.error[:_MAX_MESSAGE].partition("\n")
+        text, _, hint = refusal.error[:_MAX_MESSAGE].partition("\n")
         raise Blocked(printable(text), hint=printable(hint))
 
     def read(self) -> None:
         """Take what comes until the link dies. Raises LinkDied, FrameError, RecordError."""
         chunk = b""
         while not self.died.is_set():
-            for kind, payload in self._reader.feed(chunk):
-                self._take(kind, payload)
+            for frame in self._reader.feed(chunk):
+                self._take(*frame)
             chunk = self._receive(SILENCE_TIMEOUT_S)
             if not chunk:
                 break
@@ -193,49 +188,44 @@ class Channel:
         if time.monotonic() - self._spoken > BEAT and self._writing.acquire(blocking=False):
             with contextlib.suppress(OSError):  # full: what is on its way says that we are here
                 self._spoken = time.monotonic()
-                self._sock.send(frames.frame(frames.HEARTBEAT), socket.MSG_DONTWAIT)
+                self._sock.send(protocol.frame(protocol.HEARTBEAT), socket.MSG_DONTWAIT)
             self._writing.release()
         return chunk
 
-    def _take(self, kind: bytes, payload: bytes) -> None:
-        if kind in (frames.LOG, frames.PACKED_LOG):
-            self._take_log(*frames.read_log(kind, payload))
-        elif kind == frames.PART:
-            number, chunk = frames.read_part(payload)
-            on_chunk = self._pending[number].on_chunk if number in self._pending else None
-            if on_chunk is not None:
-                on_chunk(chunk)
-        elif kind == frames.JSON:
-            message = decode(HostMessage, parse(payload, where="message"), where="message")
-            if message.update is not None:
-                self._take_update(message.update)
-            if message.response is not None and message.response.id in self._pending:
-                self._pending.pop(message.response.id).settle(message.response)
+    def _take(self, kind: bytes, number: int, offset: int, payload: bytes) -> None:
+        if kind == protocol.PACKED:
+            kind, payload = protocol.DATA, protocol.unpacked(payload)
+        if kind == protocol.ANSWER:
+            answer = from_json(Answer, payload, where="answer")
+            if number in self._pending:
+                self._pending.pop(number).settle(answer)
+        elif kind in (protocol.DATA, protocol.FILE, protocol.UPDATE) and number in self._pending:
+            self._pending[number].take(kind, offset, payload)
 
     # -- what we say -------------------------------------------------------------------------------------------------
 
     def post(
-        self, request: Request, on_chunk: TakeChunk | None = None, pack: Iterable[bytes] | None = None
+        self, request: Request, take: Take = lambda *frame: None, pack: Iterable[bytes] | None = None
     ) -> PendingRequest:
         """Ask, and go on. The bytes of a `pack` follow the request; nothing else comes in between. Raises LinkDied."""
         number = next(self._numbers)
-        pending = self._pending[number] = PendingRequest(on_chunk)
-        debug_log.debug("request %d: %s", number, type(request).__name__)  # its fields may be secret
+        pending = self._pending[number] = PendingRequest(take)
+        debug_log.debug("request %d: %s", number, request.do)  # its fields may be secret
         with self._writing:
-            self._send(frames.message(messages.ClientMessage(number, request)))
+            self._send(protocol.message(protocol.REQUEST, number, request))
             try:
                 for chunk in pack or ():
-                    self._send(frames.frame(frames.DATA, chunk))
+                    self._send(protocol.frame(protocol.DATA, chunk, number))
             finally:  # of a pack that broke off, too: the host refuses that one, and takes what comes next as it is
                 if pack is not None:
-                    self._send(frames.frame(frames.DATA))
+                    self._send(protocol.frame(protocol.DATA, b"", number))
         return pending
 
     def leave(self) -> None:
         """Close it; its server may serve the next command."""
         if self._writing.acquire(blocking=False):
             with contextlib.suppress(LinkDied):
-                self._send(frames.frame(frames.GOODBYE, os.urandom(16)))
+                self._send(protocol.frame(protocol.GOODBYE, os.urandom(16)))
             self._writing.release()
         self.close("closed")
 
@@ -276,19 +266,17 @@ def _no_hello(data: bytes) -> Blocked:
 class ReconnectingConnection:
     """Connects at once, in a thread of its own. `messages` are lines for a person."""
 
-    def __init__(
-        self, spec: HostSpec, transport: Transport, cache_file: Path, take_update: TakeUpdate, take_log: TakeLog
-    ) -> None:
+    def __init__(self, spec: HostSpec, transport: Transport, cache_file: Path) -> None:
         self.spec, self.cache, self._cache_file = spec, HostCache(), str(cache_file)
         with contextlib.suppress(OSError, ValueError):
             self.cache = read_record(HostCache, self._cache_file) or self.cache
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._transport, self._take = transport, (take_update, take_log)
+        self._transport = transport
         self._agent = archive.build()
         self._digest = archive.digest(self._agent)
         self._change = threading.Condition()
         self._channel: Channel | None = None
-        self._hello: messages.Hello | None = None
+        self._hello: Hello | None = None
         self._problem: CiTasksError | None = None
         self._up_since = self._down_since = 0.0  # the last time; 0 if it is not up, or not down
         self._closing = threading.Event()
@@ -307,7 +295,7 @@ class ReconnectingConnection:
         """The channel, as soon as requests can be posted. Raises the problem that prevents it for good."""
         return self._wait_for(lambda: self._channel if self.is_up else None)
 
-    def hello(self) -> messages.Hello:
+    def hello(self) -> Hello:
         """What the host said of itself: its home, Python and time. Raises what `channel` raises."""
         return self._wait_for(lambda: self._hello)
 
@@ -319,11 +307,11 @@ class ReconnectingConnection:
             raise found
         return found
 
-    def request(self, request: Request, on_chunk: TakeChunk | None = None) -> messages.Result:
+    def request(self, request: Request, take: Take = lambda *frame: None) -> Answer:
         """Ask and wait, over a new link if the old one dies. Raises RequestRefused, and what `channel` raises."""
         while True:
             try:
-                return self.channel().post(request, on_chunk).wait()
+                return self.channel().post(request, take).wait()
             except LinkDied:
                 continue
             except RequestRefused as refusal:
@@ -331,8 +319,8 @@ class ReconnectingConnection:
 
     def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """The answers of programs of the host: see ci_tasks.hosts.queries.QueryRunner."""
-        request = messages.RunPrograms({name: tuple(argv) for name, argv in queries.items()}, timeout, self.spec.env)
-        outputs = self.request(request).outputs
+        commands = {name: tuple(argv) for name, argv in queries.items()}
+        outputs = self.request(Request("programs", commands=commands, seconds=timeout, env=self.spec.env)).outputs
         if outputs.keys() != queries.keys():
             raise HostDataError(f"{self.spec.name} answered other questions than it was asked")
         return outputs
@@ -394,7 +382,7 @@ class ReconnectingConnection:
                 self._use_channel(has_agent=self.cache.agent_digest == self._digest)
             except AgentMissing:
                 self._use_channel(has_agent=False)
-        except (AgentMissing, frames.FrameError, RecordError) as error:
+        except (AgentMissing, protocol.FrameError, RecordError) as error:
             why = printable(str(error)[:_MAX_MESSAGE])
             raise HostDataError(f"{self.spec.name} sent what no host of ci-tasks sends: {why}") from None
 
@@ -404,7 +392,7 @@ class ReconnectingConnection:
         command = bootstrap.command(self.spec.workspace, self._digest, compiled, self._transport.python)
         sock = self._transport.open(command)
         first = None if self._transport.is_server_running else b"" if has_agent else archive.packed(self._agent)
-        channel = Channel(sock, first, *self._take, self._set)
+        channel = Channel(sock, first, self._set)
         try:
             hello = channel.hello()
             cache.agent_digest, cache.compiled = self._digest, hello.agent

@@ -26,7 +26,7 @@ from ci_tasks.agent.cleanup import end_and_clean, remove_run
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_status, read_status_if_readable, write_record
-from ci_tasks.agent.serving.messages import Clear, Prune
+from ci_tasks.agent.serving.protocol import Request
 from ci_tasks.agent.slurm.job_file import SCRIPT
 from ci_tasks.agent.trees.workspace import forget
 from ci_tasks.checkout import delivery
@@ -313,7 +313,8 @@ class Executor:
     def release_retried(self, row: PreparedRow) -> list[str]:
         """Remove what the runs kept that a retry went on from. Returns a line for each thing that is left."""
         assert row.plan.retry is not None
-        answers = [self._manager.connection.request(Clear(path)) for path in reversed(row.plan.retry.directories)]
+        request, directories = self._manager.connection.request, reversed(row.plan.retry.directories)
+        answers = [request(Request("clear", directory)) for directory in directories]
         return [line for answer in answers for line in answer.left]
 
     def detach(self) -> None:
@@ -338,10 +339,10 @@ class Executor:
         connection = self._manager.connection
         with suppress(Exception):  # what is not cleared now, `clean` finds
             for remote_run in () if self._keeps_setups else self._setups.values():
-                connection.request(Clear(remote_run.directory))
+                connection.request(Request("clear", remote_run.directory))
             if all(remote_run.is_fetched for remote_run in self._runs.values()):
                 is_due = time.time() > connection.cache.pruned_at + 24 * 3600.0
-                if is_due and connection.request(Prune(OLD_DAYS)).done:
+                if is_due and connection.request(Request("prune", days=OLD_DAYS)).done:
                     connection.cache.pruned_at = time.time()
 
 

@@ -9,33 +9,31 @@ the files; others read them, as they would a local run's.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import queue
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from ci_tasks import debug_log, known_secrets
 from ci_tasks.agent.artifacts import mask_run
-from ci_tasks.agent.codec import masked_record
+from ci_tasks.agent.codec import from_json, masked_record
 from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import CheckoutPart, Plan, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_plan, read_remote, read_status, write_record
-from ci_tasks.agent.serving import bundle
-from ci_tasks.agent.serving import messages as ask
+from ci_tasks.agent.serving.bundle import BundleError, Receiver
+from ci_tasks.agent.serving.protocol import UPDATE, Request, RunUpdate
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused, TakeLog, TakeUpdate, host_id
+from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused, host_id
 from ci_tasks.hosts.queries import LocalQueryRunner, QueryRunner
 from ci_tasks.hosts.transport import LinkDied, LocalTransport, Transport
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
@@ -47,7 +45,6 @@ MAX_LOG_BYTES = 1 << 35  # of a log that is kept here
 _POLL_INTERVAL_S = 0.05
 _LINK_INTERVAL_S = 0.2  # between two looks whether the link of a run is still there
 _CLOSE_TIMEOUT_S = 15.0  # seconds that what is left to be cleared away gets at the end
-_IN_MEMORY = 1 << 22  # bytes of a bundle
 
 
 @dataclass(frozen=True)
@@ -96,10 +93,10 @@ class RemoteRun:
     aborted: tuple[str, str] | None = None  # status and reason of a run that has no end of its own here
     warning: str = ""  # what a person should know although the run has its end
     mirror: RunMirror | None = None
-    # What the manager knows: the number that the host calls it by, and on which link; what wakes its thread.
-    key: int = 0
+    # What the manager knows: what wakes its thread, the link on which it is followed, and by which request.
     news: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
     followed_on: Channel | None = None
+    following: object = None
     is_posted: bool = False  # at least once: the host may have started it
     cancel_requested: str = ""  # CANCEL or KILL
     code_resent: bool = False
@@ -189,12 +186,22 @@ class RunMirror:
         except OSError as error:
             self.fail(f"cannot write {self.run.log}: {error.strerror}")
 
-    def take(self, take: Callable[[], object]) -> None:
+    def take_news(self, kind: bytes, offset: int, payload: bytes) -> None:
+        """A piece of its log, or a status. Raises RecordError."""
+        if kind == UPDATE:
+            self.take(self.update_status, from_json(RunUpdate, payload, where="update"))
+        else:
+            self.take(self.write_log, offset, payload)
+
+    def take(self, take: Callable[..., object], *what: object) -> None:
         """Take what comes of it. What cannot be taken ends this run only."""
         try:
-            take()
+            if not self.error:
+                take(*what)
         except OSError as error:  # a full disk
             self.fail(f"cannot write {self.run.path}: {error.strerror}")
+        except BundleError as error:
+            self.fail(f"its host sent artifacts that no host of ci-tasks sends: {error}")
         except Exception as error:  # what no host of ours sends
             debug_log.error("what came of %s", self.run.path, exc_info=error)
             self.fail(f"cannot take what came: {error!r}")
@@ -204,15 +211,13 @@ class RunMirror:
         self.error = self.error or why
         self.ended.set()
 
-    def update_status(self, update: ask.RunUpdate) -> None:
-        """A status of the run, or its end. An agent that is gone without an end is noted in the status here."""
+    def update_status(self, update: RunUpdate) -> None:
+        """A status of the run, or its end."""
         if update.code:
             self.refusal = RequestRefused(update.code, update.problem)
             self.ended.set()
-        elif update.problem:
-            self.fail(f"cannot take what came: {update.problem}")
-        elif update.status is not None and not self.error:
-            self.status, self.has_status = replace(update.status, gone=update.gone), True
+        elif update.status is not None:
+            self.status, self.has_status = update.status, True
             if not self._is_here:
                 self.status = masked_record(self.status, self._secrets)
                 write_record(self.run.status, self.status)
@@ -222,7 +227,7 @@ class RunMirror:
     def write_log(self, offset: int, chunk: bytes) -> None:
         """Bytes of the log from `offset`; what is here already is not written twice."""
         with self._writing:
-            if offset > self.offset or self.error or self._log is None:
+            if offset > self.offset or self._log is None:
                 return  # a gap, which only a fault of ours makes: the end does not match and asks for everything again
             chunk = chunk[self.offset - offset :]
             self._digest.update(chunk)
@@ -255,9 +260,8 @@ class RunMirror:
                 self.refusal = None
                 self.ended.clear()
 
-    def unpack_artifacts(self, spool: Any) -> None:
-        """Store the small files and artifacts of a bundle. Raises bundle.BundleError, OSError."""
-        bundle.unpack(spool, self.run.path)
+    def mask_artifacts(self) -> None:
+        """Of the files that came. Raises OSError."""
         old = mask_run(self.run, self._secrets, has_secrets=bool(given_secrets(read_plan(self.run))))
         if old:
             shutil.rmtree(old)
@@ -277,23 +281,18 @@ class RunMirror:
                 self._log = None
 
 
-OpenConnection = Callable[[TakeUpdate, TakeLog], ReconnectingConnection]
-
-
 class RemoteRunManager:
-    """The runs of one command on one host. `connection` is made with functions that take its updates and logs."""
+    """The runs of one command on one host."""
 
-    def __init__(self, open_connection: OpenConnection) -> None:
+    def __init__(self, connection: ReconnectingConnection) -> None:
+        self.connection = connection
         self._runs: list[RemoteRun] = []
-        self._followed: dict[int, RemoteRun] = {}
-        self._keys = itertools.count(1)
         self._cancelling = threading.Lock()  # a run is not cancelled while it is posted
         self._packing = threading.Lock()  # no run is posted before the code that it needs
         self.set_code_pack(None)
         self._is_closed = False
         # No Event: ^C in the middle of a wait can leave the lock of one held, or have it let go of twice.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()  # for `wait`
-        self.connection = open_connection(self._take_update, self._take_log)
 
     def set_code_pack(self, pack: CodePack | None) -> None:
         """The code that runs need from now on. It goes once over each connection."""
@@ -307,9 +306,9 @@ class RemoteRunManager:
         assert pack is not None
         for known in (pack.known_trees, ()):
             try:
-                channel.post(ask.Receive(), pack=pack.build(known)).wait()
+                channel.post(Request("receive"), pack=pack.build(known)).wait()
                 for each in remote_runs:
-                    channel.post(ask.Create(each.directory, each.plan, each.script, tuple(each.parts))).wait()
+                    channel.post(_create(each, start=False)).wait()
                 break
             except RequestRefused as refusal:
                 if refusal.code != "missing-base" or not known:
@@ -416,19 +415,17 @@ class RemoteRunManager:
     def _send(self, remote_run: RemoteRun, channel: Channel) -> None:
         """Code, run and start in one go. One that may have begun is sent again although it is cancelled: only then its
         host can be asked to end it."""
-        directory, parts, pending = remote_run.directory, tuple(remote_run.parts), []
+        pending = []
         with self._packing:
-            if parts and self._pack is not None and self._pack_on is not channel:
+            if remote_run.parts and self._pack is not None and self._pack_on is not channel:
                 code = self._pack.build(() if self._sends_everything else self._pack.known_trees)
-                pending.append(channel.post(ask.Receive(), pack=code))
+                pending.append(channel.post(Request("receive"), pack=code))
                 self._pack_on = channel
         with self._cancelling:
             if self._is_never_sent(remote_run):
                 return
             remote_run.is_posted = True
-        pending.append(channel.post(ask.Create(directory, remote_run.plan, remote_run.script, parts)))
-        start = ask.StartRun(directory, remote_run.secrets, remote_run.sbatch_script, parts)
-        pending.append(channel.post(start))
+        pending.append(channel.post(_create(remote_run, start=True)))
         self._follow(channel, remote_run)
         for each in pending:
             each.wait()
@@ -438,14 +435,20 @@ class RemoteRunManager:
             self._pack.mark_sent()
 
     def _follow(self, channel: Channel, remote_run: RemoteRun) -> None:
-        """It gets a new number, so that late news of an earlier request are not taken for its own."""
-        assert remote_run.mirror is not None
-        self._followed.pop(remote_run.key, None)
-        remote_run.mirror.follow_again()
-        remote_run.key, remote_run.followed_on = next(self._keys), channel
-        self._followed[remote_run.key] = remote_run
-        followed = ask.FollowedRun(remote_run.key, remote_run.directory, remote_run.mirror.offset)
-        channel.post(ask.Follow((followed,)))
+        mirror = remote_run.mirror
+        assert mirror is not None
+        mirror.follow_again()
+        following = remote_run.following = object()
+        remote_run.followed_on = channel
+
+        def take(kind: bytes, offset: int, payload: bytes) -> None:
+            if remote_run.following is following:  # not late news of an earlier request
+                mirror.take_news(kind, offset, payload)
+                if kind == UPDATE or mirror.error:
+                    _wake(remote_run.news)
+                _wake(self._wakeups)
+
+        channel.post(Request("follow", remote_run.directory, offset=mirror.offset), take)
 
     def _watch(self, remote_run: RemoteRun, channel: Channel, mirror: RunMirror) -> None:
         if remote_run.followed_on is not channel:
@@ -459,7 +462,7 @@ class RemoteRunManager:
                 raise LinkDied(channel.reason)
             if remote_run.cancel_requested != asked:
                 asked = remote_run.cancel_requested
-                channel.post(ask.Cancel(remote_run.directory, kill=asked == KILL))
+                channel.post(Request("cancel", remote_run.directory, kill=asked == KILL))
             with suppress(queue.Empty):
                 remote_run.news.get(timeout=_LINK_INTERVAL_S)
         if mirror.refusal is not None:
@@ -475,17 +478,16 @@ class RemoteRunManager:
                 return  # it is watched again
             mirror.fail(f"the log here is not the one on {name}, though it was fetched twice")
         if remote_run.is_here and mirror.status.gone:
-            channel.post(ask.Cancel(remote_run.directory)).wait()  # ends what its agent has left
+            channel.post(Request("cancel", remote_run.directory)).wait()  # ends what its agent has left
         elif not remote_run.is_here and not mirror.error:
-            with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=remote_run.run.path) as spool:
-                collect = ask.Collect(remote_run.directory, remote_run.secrets)
-                channel.post(collect, partial(_keep, mirror, spool)).wait()
-                spool.seek(0)
-                try:
-                    if not mirror.error:
-                        mirror.unpack_artifacts(spool)
-                except bundle.BundleError as problem:
-                    mirror.fail(f"{name} sent artifacts that no host of ci-tasks sends: {problem}")
+            files = Receiver(remote_run.run.path)
+            collect = Request("collect", remote_run.directory, secrets=remote_run.secrets)
+            try:
+                channel.post(collect, partial(mirror.take, files.take)).wait()
+            finally:
+                files.close()
+            if not mirror.error:
+                mirror.mask_artifacts()
         if mirror.error:
             self._abort(remote_run, BLOCKED, f"{mirror.error}; the run is kept on {name}")
             return
@@ -494,7 +496,7 @@ class RemoteRunManager:
         _wake(self._wakeups)
 
     def _clear(self, remote_run: RemoteRun, channel: Channel) -> None:
-        channel.post(ask.Clear(remote_run.directory, shared=not remote_run.keep_shared_files)).wait()
+        channel.post(Request("clear", remote_run.directory, shared=not remote_run.keep_shared_files)).wait()
 
     # -- runs that cannot go on ---------------------------------------------------------------------------------------
 
@@ -548,26 +550,18 @@ class RemoteRunManager:
         remote_run.aborted = remote_run.aborted or (status, reason)
         _wake(self._wakeups)
 
-    # -- in the connection's thread: what cannot be taken ends its own run only ---------------------------------------
 
-    def _take_update(self, update: ask.RunUpdate) -> None:
-        if (remote_run := self._followed.get(update.key)) and (mirror := remote_run.mirror):
-            mirror.take(lambda: mirror.update_status(update))
-            _wake(remote_run.news)
-            _wake(self._wakeups)
-
-    def _take_log(self, key: int, offset: int, chunk: bytes) -> None:
-        if (remote_run := self._followed.get(key)) and (mirror := remote_run.mirror):
-            mirror.take(lambda: mirror.write_log(offset, chunk))
-            _wake(self._wakeups)
-
-
-def _keep(mirror: RunMirror, spool: Any, chunk: bytes) -> None:
-    """Take bytes of a bundle."""
-    if spool.tell() + len(chunk) > bundle.MAX_SIZE:
-        mirror.fail(f"artifacts of more than {bundle.MAX_SIZE >> 30} GiB")
-    elif not mirror.error:
-        mirror.take(lambda: spool.write(chunk))
+def _create(remote_run: RemoteRun, *, start: bool) -> Request:
+    return Request(
+        "create",
+        remote_run.directory,
+        plan=remote_run.plan,
+        script=remote_run.script,
+        parts=tuple(remote_run.parts),
+        start=start,
+        secrets=remote_run.secrets if start else {},
+        sbatch_script=remote_run.sbatch_script if start else "",
+    )
 
 
 def _wake(waiting: queue.SimpleQueue[None]) -> None:
@@ -582,7 +576,7 @@ def open_remote_host(spec: HostSpec) -> RemoteRunManager:
         spec = replace(spec, workspace=str(store.home()))
     transport = _transport(spec)
     cache_file = store.home() / "hosts" / f"{host_id(spec)}.json"
-    return RemoteRunManager(lambda news, log: ReconnectingConnection(spec, transport, cache_file, news, log))
+    return RemoteRunManager(ReconnectingConnection(spec, transport, cache_file))
 
 
 def _transport(spec: HostSpec) -> Transport:

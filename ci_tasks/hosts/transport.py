@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any, Protocol
 
-from ci_tasks.agent.serving import frames
+from ci_tasks.agent.serving import protocol
 from ci_tasks.errors import Blocked
 
 _CHUNK = 1 << 18
@@ -52,17 +52,17 @@ def relay(client: socket.socket, channel: Any) -> bool:
         nonlocal sent
         with contextlib.suppress(Exception):
             while chunk := client.recv(_CHUNK):
-                sent = (sent + chunk)[-frames.GOODBYE_BYTES :]
+                sent = (sent + chunk)[-protocol.GOODBYE_BYTES :]
                 channel.sendall(chunk)
         with contextlib.suppress(Exception):
-            if not (sent.startswith(frames.GOODBYE_HEAD) and has_left.wait(_END_S)):
+            if not (sent.startswith(protocol.GOODBYE_HEAD) and has_left.wait(_END_S)):
                 channel.close()
 
     threading.Thread(target=up, daemon=True, name="ci-tasks relay").start()
     with contextlib.suppress(OSError, EOFError):  # the connection has gone
         while not has_left.is_set() and (chunk := channel.recv(_CHUNK)):
-            said = (said + chunk)[-frames.GOODBYE_BYTES :]
-            if said == sent and said.startswith(frames.GOODBYE_HEAD):
+            said = (said + chunk)[-protocol.GOODBYE_BYTES :]
+            if said == sent and said.startswith(protocol.GOODBYE_HEAD):
                 has_left.set()
             with contextlib.suppress(OSError):  # the client has gone; what it sent before is still on its way up
                 client.sendall(chunk)

@@ -38,8 +38,8 @@ from ci_tasks.agent.run_directory import (
     read_status,
     write_record,
 )
-from ci_tasks.agent.serving import bundle
-from ci_tasks.agent.serving.messages import Cancel, DescribeRun, ListRuns, LookAtProcesses, RunSummary
+from ci_tasks.agent.serving.bundle import Receiver
+from ci_tasks.agent.serving.protocol import Request, RunSummary
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UnknownName, UsageError
 from ci_tasks.hosts.connection import ReconnectingConnection
@@ -170,7 +170,7 @@ class AttachedRun:
             self.managers[remote.host].cancel(self.remote_run, "cancel")
         else:  # another command here fetches it
             with closing(open_remote_host(host_of_run(remote))) as manager:
-                manager.connection.request(Cancel(remote.directory))
+                manager.connection.request(Request("cancel", remote.directory))
 
     def _claim(self) -> None:
         remote = read_remote(self.run)
@@ -237,7 +237,7 @@ def find_runs(name: str, config: Config, host: str | None) -> list[FoundRun]:
     if spec.kind == "local":
         raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")
     with closing(open_remote_host(spec)) as manager:
-        listed = list({run.dir: run for run in manager.connection.request(ListRuns()).runs if run.is_row}.values())
+        listed = list({run.dir: run for run in manager.connection.request(Request("runs")).runs if run.is_row}.values())
         adopted = [(run.id, _adopt(run, spec, manager.connection)) for run in listed if _is_called(run, name)]
     if not adopted:
         newest = sorted({run.id for run in listed}, reverse=True)[:_MAX_LISTED]
@@ -260,7 +260,7 @@ def _adopt(remote_run: RunSummary, spec: HostSpec, connection: ReconnectingConne
                 hint="`ci-tasks clean --days N` removes old runs from this machine",
             )
     if not os.path.exists(run.claims):
-        claims = connection.request(DescribeRun(remote_run.dir)).description
+        claims = connection.request(Request("describe", remote_run.dir)).description
         write_location(run, spec, remote_run.dir, adopted=True)
         write_record(run.claims, replace(claims, id=remote_run.id, host=spec.name))
     return run
@@ -328,7 +328,6 @@ def _end_command(batch: str) -> bool:
     return True
 
 
-_IN_MEMORY = 1 << 22
 _MAX_BYTES = 1 << 26
 
 
@@ -348,25 +347,18 @@ def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
     from ci_tasks.hosts.connection import RequestRefused
 
     known_secrets.add_variables(read_plan(run).secrets)
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool, tempfile.TemporaryDirectory() as directory:
-
-        def keep(chunk: bytes) -> None:
-            if spool.tell() + len(chunk) > _MAX_BYTES:
-                raise Blocked(f"{remote.host} sent more than {_MAX_BYTES >> 20} MiB")
-            spool.write(chunk)
-
-        with closing(open_remote_host(host_of_run(remote))) as manager:
+    with tempfile.TemporaryDirectory() as directory:
+        files, request = Receiver(directory, _MAX_BYTES), Request("look", remote.directory, look=secrets.token_hex(8))
+        with closing(open_remote_host(host_of_run(remote))) as manager, closing(files):
             try:
-                manager.connection.request(LookAtProcesses(remote.directory, secrets.token_hex(8)), keep)
+                manager.connection.request(request, files.take)
             except RequestRefused as refusal:
                 hint = "`ci-tasks fetch` brings what was seen of a run that has ended"
                 raise Blocked(refusal.message, hint=hint) from None
         there, values = RunDir(directory), known_secrets.values()
         try:
-            spool.seek(0)
-            bundle.unpack(spool, directory)
             facts = read_record(HangFacts, there.hang)
-        except (bundle.BundleError, OSError) as problem:
+        except (ValueError, OSError) as problem:
             raise Blocked(f"{remote.host} sent what no host of ci-tasks sends: {problem}") from None
         if facts is None:
             raise Blocked(f"{remote.host} sent nothing of the run's processes")

@@ -18,7 +18,7 @@ from ci_tasks.agent.cleanup import end_and_clean, remove_run
 from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status
-from ci_tasks.agent.serving.messages import Clear, ListRuns, Prune, RunSummary
+from ci_tasks.agent.serving.protocol import Request, RunSummary
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import printable
 from ci_tasks.hosts.connection import ReconnectingConnection
@@ -72,11 +72,11 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
             cleaned.append(CleanedRun(text, tuple(left)))
         if not cleaned:
             print("no run has left anything")
-        pruned = connection.request(Prune(old, all_environments=everything))
+        pruned = connection.request(Request("prune", days=old, all_environments=everything))
         _print([*pruned.environments, *(f"  left: {each}" for each in pruned.left)])
         print("old objects: removed" if pruned.done else "old objects: not now, another run uses them")
         cleaned += [CleanedRun("packages that runs share", pruned.left)] if pruned.left else []
-        runs = connection.request(ListRuns()).runs
+        runs = connection.request(Request("runs")).runs
         if everything and not any(run.alive or not is_here for run in runs):
             cleaned += _remove_the_rest(connection, spec)
         _print(_sizes(connection))
@@ -132,7 +132,7 @@ def _clean_there(connection: ReconnectingConnection, days: float, everything: bo
     """Rows before the install steps that they use, and the newest first: a retry's container needs the image that was
     made of the container before it."""
     staying: set[str] = set()
-    runs = connection.request(ListRuns()).runs
+    runs = connection.request(Request("runs")).runs
     for run in sorted(runs, key=lambda run: (run.is_row, run.ended_at or 0, run.dir), reverse=True):
         age = None if run.ended_at is None else time.time() - run.ended_at
         why = _stays_there(run, age is not None and age > days * _DAY, everything)
@@ -143,7 +143,7 @@ def _clean_there(connection: ReconnectingConnection, days: float, everything: bo
             staying.add(run.batch)
             yield f"{id}: stays, {why}", []
         else:
-            yield f"{id}: removed", connection.request(Clear(run.dir)).left
+            yield f"{id}: removed", connection.request(Request("clear", run.dir)).left
 
 
 def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
@@ -180,7 +180,7 @@ def _is_fetched(run: RunSummary) -> bool:
 
 def _clean_here(connection: ReconnectingConnection, days: float | None, everything: bool) -> Iterator[Cleaned]:
     yield from _clean_killed_commands()
-    runs = connection.request(ListRuns()).runs
+    runs = connection.request(Request("runs")).runs
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}
     for info in sorted(runs, key=lambda info: (info.ended_at or 0, info.dir), reverse=True):
         run = RunDir(info.dir)

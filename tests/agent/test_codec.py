@@ -25,18 +25,6 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Start:
-    name: str
-    do: Literal["start"] = "start"
-
-
-@dataclass(frozen=True)
-class Stop:
-    signal: int = 15
-    do: Literal["stop"] = "stop"
-
-
-@dataclass(frozen=True)
 class Everything:
     text: str = ""
     count: int = 0
@@ -53,14 +41,8 @@ class Everything:
     env: Mapping[str, str] = field(default_factory=dict)
     nested: Dict[str, Tuple[Point, ...]] = field(default_factory=dict)  # noqa: UP006
     point: Optional[Point] = None  # noqa: UP045
-    request: Union[Start, Stop, None] = None  # noqa: UP007
     yaml: Any = None
     script: str = field(default="", metadata=codec.NOT_STORED)
-
-
-@dataclass(frozen=True)
-class Named:
-    version: str
 
 
 @dataclass(frozen=True)
@@ -85,13 +67,12 @@ FULL = Everything(
     env={"A": "1"},
     nested={"c": (Point(1), Point(2, 3))},
     point=Point(4),
-    request=Stop(9),
     yaml={"d": [1, None, 1.5]},
 )
 
 
 @pytest.mark.parametrize("compact", [False, True])
-@pytest.mark.parametrize("record", [FULL, Everything(), Everything(either=1.0, request=Start("e"))])
+@pytest.mark.parametrize("record", [FULL, Everything(), Everything(either=1.0)])
 def test_a_record_comes_back_equal_and_with_the_same_types(record: Everything, compact: bool) -> None:
     text = to_json(record, compact=compact).encode("utf-8", "backslashreplace")
     assert repr(from_json(Everything, text, where="x")) == repr(record), (
@@ -114,7 +95,7 @@ def test_only_the_outermost_record_has_the_version_and_first() -> None:
 
 
 def test_what_is_at_its_default_can_be_left_out() -> None:
-    assert encode(Everything(request=Stop()), versioned=False, compact=True) == {"request": {"do": "stop"}}
+    assert encode(Everything(point=Point(1)), versioned=False, compact=True) == {"point": {"x": 1}}
 
 
 def test_a_field_that_is_not_stored_is_neither_written_nor_read() -> None:
@@ -150,10 +131,8 @@ WRONG: list[tuple[type, Any, str]] = [
     (Everything, {"env": {"A": None}}, "env['A']: expected str, got null"),
     (Everything, {"nested": {"a b": [{"x": 1}, {"x": ""}]}}, "nested['a b'][1].x: expected int, got str"),
     (Everything, {"point": {"x": 1, "y": "2"}}, "point.y: expected int, got str"),
-    (Everything, {"request": {"do": "dance"}}, "request.do: expected one of 'start', 'stop', got 'dance'"),
-    (Everything, {"request": {"do": "stop", "signal": "9"}}, "request.signal: expected int, got str"),
     (Everything, {"point": {"x": -1}}, "point: x is negative"),
-    (Everything, {"env": {"\x1b[2J" * 40: 1}}, f"env['{(chr(92) + 'x1b[2J') * 40:.58}…]: expected str, got int"),
+    (Everything, {"env": {"\x1b[2J" * 40: 1}}, f"env['{(chr(92) + 'x1b[2J') * 40:.59}]: expected str, got int"),
 ]
 
 
@@ -197,8 +176,6 @@ def test_what_json_has_not_is_not_written(value: Any) -> None:
 
 
 def test_a_class_that_cannot_be_a_record_is_the_writers_error() -> None:
-    with pytest.raises(TypeError, match="the codec's own"):
-        decode(Named, {"version": "1.0"}, where="x")
     with pytest.raises(TypeError, match="complex"):
         decode(Unreadable, {"value": 1}, where="x")
     for none in (Point, {"x": 1}, None):

@@ -15,7 +15,7 @@ from ci_tasks.agent import codec, liveness, processes
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.agent.serving import serve
-from ci_tasks.agent.serving.messages import FollowedRun
+from ci_tasks.agent.serving.protocol import Request
 from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.load import load_record
 
@@ -74,25 +74,25 @@ def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Unt
     until(lambda: run.has("forged"))
     assert run.status().has_ended
     sent = list[bytes]()
-    watched = serve.RunFollower(FollowedRun(1, str(run.path), 0), sent.append, serve.LinkSpeed())
+    watched = serve.RunFollower(1, Request("follow", str(run.path)), sent.append, serve.LinkSpeed())
     watched.poll()
-    assert not sent and not watched.over
+    assert not sent and not watched.is_over
     assert not has_ended(run)
     assert load_record(run.paths).status == "running"
     os.kill(agent, signal.SIGCONT)
     (run.path / "end").touch()
     until(lambda: has_ended(run))
     watched.poll()
-    assert watched.over and b'"exit_code": 4' in bytes(sent[-1])
+    assert watched.is_over and b'"exit_code":4' in bytes(sent[-1])
 
 
 def test_what_a_link_in_the_place_of_a_run_directory_leads_to_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text("its own")
     (tmp_path / "link").symlink_to(tmp_path)
     sent = list[bytes]()
-    watched = serve.RunFollower(FollowedRun(1, str(tmp_path / "link"), 0), sent.append, serve.LinkSpeed())
+    watched = serve.RunFollower(1, Request("follow", str(tmp_path / "link")), sent.append, serve.LinkSpeed())
     watched.poll()
-    assert watched.over and b"missing" in bytes(sent[-1])
+    assert watched.is_over and b"missing" in bytes(sent[-1])
     liveness.conclude(RunDir(str(tmp_path / "link")))
     assert (tmp_path / "status.json").read_text() == "its own"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent import processes, programs
+from ci_tasks.agent import processes
 from ci_tasks.agent.processes import BLOCKED_AT_START, SignalPipe
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import ENV_RUN_DIR
@@ -113,9 +113,9 @@ def test_a_signal_wakes_the_wait_and_may_request_a_stop(signals: SignalPipe, num
 
 def test_a_program_that_ended_before_it_read_all_ends_without_an_error_of_its_pipe() -> None:
     """The error that ended the block is the one that counts."""
-    process = programs.start(["true"], None, "/", stdin=subprocess.PIPE)
+    process = processes.start(["true"], None, "/", stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(b"unread")  # it is in the buffer, and goes out when the pipe is closed
     process.wait()
-    programs.end_session(process)
+    processes.end_session(process)
     assert process.stdin.closed

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.serving import frames
+from ci_tasks.agent.serving import protocol
 from ci_tasks.hosts import mux
 from ci_tasks.hosts.mux import MuxProcess
 from tests.parts.imports import ROOT
@@ -102,7 +102,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     assert not made.thread.is_alive()
 
 
-GOODBYE = frames.frame(frames.GOODBYE, b"0123456789abcdef")
+GOODBYE = protocol.frame(protocol.GOODBYE, b"0123456789abcdef")
 
 
 @pytest.mark.parametrize("last", [b"hello", bytes(1 << 20)], ids=["a word", "much that was on its way to it"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import os
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
 from ci_tasks.agent.serving import bundle
-from ci_tasks.agent.serving.messages import RunUpdate
+from ci_tasks.agent.serving.protocol import RunUpdate
 from ci_tasks.hosts.runs import RunMirror
 
 SECRET = "correct-horse"
@@ -31,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
 
 def end(mirror: RunMirror, log: bytes = LOG) -> None:
     status = Status("ended", end="exit", exit_code=0, log_sha256=hashlib.sha256(log).hexdigest())
-    mirror.update_status(RunUpdate(1, status, over=True))
+    mirror.update_status(RunUpdate(status, over=True))
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
@@ -69,7 +68,7 @@ def test_a_mirror_that_begins_in_the_middle_of_a_secret_goes_on_where_it_began(r
 
 
 def test_texts_of_a_status_are_masked(run: RunDir) -> None:
-    RunMirror(run).update_status(RunUpdate(1, Status("running", error=f"no {SECRET}", waiting=(SECRET,))))
+    RunMirror(run).update_status(RunUpdate(Status("running", error=f"no {SECRET}", waiting=(SECRET,))))
     status = read_status(run)
     assert (status.error, status.waiting) == ("no ***", ("***",))
 
@@ -88,12 +87,20 @@ def test_a_log_that_was_masked_here_and_then_resumed_is_fetched_again(run: RunDi
     assert second.is_complete()
 
 
+def fetch(run: RunDir, there: RunDir) -> None:
+    files = bundle.Receiver(run.path)
+    for kind, payload in bundle.pack(there.path):
+        files.take(kind, 0, payload)
+    files.close()
+    RunMirror(run).mask_artifacts()
+
+
 def test_artifacts_and_small_files_are_masked_by_content_and_name(run: RunDir, tmp_path: Path) -> None:
     host = RunDir(str(tmp_path / "host"))
     os.makedirs(host.artifacts)
     Path(host.artifacts, f"{SECRET}.txt").write_text(SECRET)
     Path(host.events).write_text(f"{SECRET}\n")
-    RunMirror(run).unpack_artifacts(io.BytesIO(b"".join(bundle.pack(host.path))))
+    fetch(run, host)
     assert Path(run.events).read_text() == "***\n"
     assert Path(run.artifacts, "***.txt").read_text() == "***"
     assert not [path for path in Path(run.path).rglob("*") if SECRET in path.name]
@@ -109,5 +116,5 @@ def test_archives_are_withheld_only_if_the_run_has_secrets(
     there = RunDir(str(tmp_path / "there"))
     os.makedirs(there.artifacts)
     Path(there.artifacts, "a.gz").write_bytes(gzip.compress(b""))
-    RunMirror(run).unpack_artifacts(io.BytesIO(b"".join(bundle.pack(there.path))))
+    fetch(run, there)
     assert os.listdir(run.artifacts) == (["left-out.json"] if secrets == ["TOKEN"] else ["a.gz"])

@@ -23,7 +23,7 @@ from ci_tasks.agent import archive
 from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
-from ci_tasks.agent.serving import messages
+from ci_tasks.agent.serving.protocol import Request
 from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
@@ -67,7 +67,7 @@ class PipedHost:
     def open(self) -> RemoteRunManager:
         memory = self.tmp / "memory.json"
         transport = LinkTransport(lambda: self.connect())
-        manager = RemoteRunManager(lambda news, log: ReconnectingConnection(self.spec, transport, memory, news, log))
+        manager = RemoteRunManager(ReconnectingConnection(self.spec, transport, memory))
         self.managers.append(manager)
         return manager
 
@@ -99,7 +99,7 @@ def test_a_connection_that_is_closed_while_the_agent_is_sent_hangs_up(tmp_path: 
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # less than the agent
     transport: Any = SimpleNamespace(python="", is_server_running=False, open=lambda _: ours, close=lambda: None)
-    link = ReconnectingConnection(HostSpec("box"), transport, tmp_path / "memory", lambda _: None, lambda *_: None)
+    link = ReconnectingConnection(HostSpec("box"), transport, tmp_path / "memory")
     with theirs:
         sent = theirs.recv(1)
         link.close()
@@ -225,7 +225,7 @@ def test_a_host_that_cannot_be_used_says_why(host: PipedHost, before: str, messa
     why = aborted(remote_run, BLOCKED)
     assert message in why and len(why) < 500
     with pytest.raises(Blocked):
-        manager.connection.request(messages.ListRuns())
+        manager.connection.request(Request("runs"))
 
 
 def agents(host: PipedHost) -> dict[Path, int]:
@@ -252,7 +252,7 @@ def test_agents_that_are_not_used_any_more_go_and_the_one_in_use_stays(host: Pip
     link.hello()
     for path in (*kept, old):
         os.utime(path, (1, 1))
-    link.request(messages.Prune(14))
+    link.request(Request("prune", days=14))
     assert agents(host) == kept
 
 
@@ -626,7 +626,7 @@ def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(host: Pipe
     """Its client was killed in between."""
     remote_run = host.remote_run("echo never")
     manager = host.open()
-    manager.connection.request(messages.Create(remote_run.directory, remote_run.plan, remote_run.script))
+    manager.connection.request(Request("create", remote_run.directory, plan=remote_run.plan, script=remote_run.script))
     assert host.left() != []
     manager.attach(remote_run)
     done(remote_run)
@@ -639,12 +639,9 @@ def test_two_links_that_ask_for_one_run_begin_it_once(host: PipedHost, tmp_path:
     remote_run = host.remote_run(f"echo begun >> {shlex.quote(f'{tmp_path}/begun')}; sleep 0.3")
     channels = [host.open().connection.channel() for _ in range(4)]
     for channel in channels:
-        channel.post(messages.RunPrograms({}, 1.0)).wait()
-    requests = [
-        channel.post(messages.Create(remote_run.directory, remote_run.plan, remote_run.script)) for channel in channels
-    ]
-    requests += [channel.post(messages.StartRun(remote_run.directory)) for channel in channels]
-    for pending in requests:
+        channel.post(Request("programs", seconds=1.0)).wait()
+    made = Request("create", remote_run.directory, plan=remote_run.plan, script=remote_run.script, start=True)
+    for pending in [channel.post(made) for channel in channels * 2]:
         pending.wait()
     until(lambda: read_status(RunDir(remote_run.directory)).has_ended, "the run ends")
     assert (tmp_path / "begun").read_text() == "begun\n"
@@ -688,7 +685,7 @@ def test_a_host_that_is_silent_from_the_start_is_a_dead_link(monkeypatch: pytest
     monkeypatch.setattr("ci_tasks.hosts.connection.SILENCE_TIMEOUT_S", 0.1)
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(LinkDied, match="timed out"):
-        Channel(ours, b"", lambda update: None, lambda *args: None).hello()
+        Channel(ours, b"").hello()
 
 
 @pytest.mark.parametrize("more", [True, False], ids=["more rows may come", "no more rows"])
@@ -701,7 +698,7 @@ def test_what_rows_share_goes_with_the_last_row_unless_more_may_come(host: Piped
     done(remote_run)
     assert not Path(remote_run.directory).exists()
     assert venv.exists() == more
-    manager.connection.request(messages.Clear(str(venv)))
+    manager.connection.request(Request("clear", str(venv)))
     assert host.left() == []
 
 

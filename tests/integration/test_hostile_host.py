@@ -48,7 +48,7 @@ def test_a_frame_that_none_of_our_hosts_sends_ends_the_connection_with_the_hosts
     """It is no dead link, which would be made again."""
 
     def noise(rng: object, near: hostile_cases.Surroundings) -> Case:
-        return Case(HostileServer(near.batch, answers={"ListRuns": lambda message: iter([b"Segmentation fault\n"])}))
+        return Case(HostileServer(near.batch, answers={"runs": lambda *_: iter([b"Segmentation fault\n"])}))
 
     monkeypatch.setitem(KINDS, "noise", noise)
     outcome = world.perform("noise", 0)

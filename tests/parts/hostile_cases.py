@@ -10,13 +10,14 @@ from random import Random
 from typing import Any
 
 from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.agent.serving import bundle, frames
-from ci_tasks.agent.serving.messages import ClientMessage
+from ci_tasks.agent.serving import bundle, protocol
+from ci_tasks.agent.serving.protocol import DATA, Request
 from ci_tasks.hosts import runs
 from tests.parts import hostile_values as values
-from tests.parts.hostile_server import HOME, Frames, HostileServer, pieces
+from tests.parts.hostile_server import HOME, Frames, HostileServer, message, pieces
 from tests.parts.hostile_values import FLOATS, INTEGERS, NUMBERS, TEXTS, anything, spoilt, spoilt_bytes
 
+_RECORDS = [protocol.HELLO, protocol.ANSWER, protocol.UPDATE]
 _MOST_BYTES = 1 << 21  # of a crafted file
 ATTACH, START, CLEAN, FACTS = "attach", "start", "clean", "facts"
 ENDS = ["eof", "dead", "silent"]
@@ -44,16 +45,16 @@ Kind = Callable[[Random, Surroundings], Case]
 def odd_greetings(rng: Random, near: Surroundings) -> Case:
     """What stands before and in the first message."""
     honest = {"home": HOME, "python": ["/usr/bin/python3", "3.11.2"]}
-    whole = frames.frame(b"J", json.dumps({"hello": honest}).encode())
+    whole = message(protocol.HELLO, 0, honest)
     hello: Any = values.one_of(
         rng,
         lambda: spoilt(rng, honest),
         lambda: {**honest, "home": rng.choice([*TEXTS, near.guard + "/../"])},
         lambda: {**honest, "python": [rng.choice(TEXTS), rng.choice(TEXTS)]},
-        lambda: frames.MAGIC + b"!" + rng.choice(TEXTS).encode(errors="surrogatepass"),
-        lambda: spoilt_bytes(rng, frames.MAGIC + whole),
-        lambda: frames.MAGIC + frames.log(1, 0, b"x") + whole,
-        lambda: frames.MAGIC + frames.frame(b"J", rng.choice(values.BROKEN_JSON)),
+        lambda: protocol.MAGIC + b"!" + rng.choice(TEXTS).encode(errors="surrogatepass"),
+        lambda: spoilt_bytes(rng, protocol.MAGIC + whole),
+        lambda: protocol.MAGIC + protocol.frame(DATA, b"x", 1) + whole,
+        lambda: protocol.MAGIC + protocol.frame(protocol.HELLO, rng.choice(values.BROKEN_JSON)),
         lambda: rng.randbytes(rng.randrange(1 << 17)),
     )
     server = HostileServer(near.batch, hello=hello, end=rng.choice(ENDS))
@@ -65,19 +66,20 @@ def spoilt_messages(rng: Random, near: Surroundings) -> Case:
     too large."""
     server, at = HostileServer(near.batch, files=_artifacts()), rng.randrange(1, 9)
     made_up = [
-        lambda: bytes([rng.randrange(256)]) + rng.randbytes(4),
-        lambda: rng.choice([b"J", b"L", b"P", b"D", b"B"]) + b"\xff\xff\xff\xff",
-        lambda: frames.frame(b"J", rng.choice(values.BROKEN_JSON)),
+        lambda: bytes([rng.randrange(256)]) + rng.randbytes(16),
+        lambda: rng.choice([b"A", b"U", b"D", b"Z", b"F", b"B"]) + b"\xff" * 16,
+        lambda: protocol.frame(rng.choice(_RECORDS), rng.choice(values.BROKEN_JSON), rng.randrange(4)),
         lambda: rng.randbytes(rng.randrange(1, 5000)),
-        lambda: rng.choice([b"Last login: yesterday\r\n", frames.MAGIC, b"B\0\0\0\1x"]),
+        lambda: rng.choice([b"Last login: yesterday\r\n", protocol.MAGIC, b"B" + bytes(15) + b"\1x"]),
     ]
 
     def change(number: int, frame: bytes) -> Iterator[bytes]:
         if number != at:
             yield frame
-        elif frame[:1] == b"J" and rng.random() < 0.5:
-            text = values.broken_json(rng, json.loads(frame[5:]))
-            yield frames.frame(b"J", text[: frames.MAX_BYTES[b"J"]])
+        elif frame[:1] in _RECORDS and rng.random() < 0.5:
+            ((kind, request, _, payload),) = protocol.FrameReader().feed(frame)
+            text = values.broken_json(rng, json.loads(payload))
+            yield protocol.frame(kind, text[: protocol.MAX_BYTES[kind]], request)
         else:
             yield spoilt_bytes(rng, frame) if rng.random() < 0.5 else values.one_of(rng, *made_up) + frame
 
@@ -166,13 +168,13 @@ def crafted_logs(rng: Random, near: Surroundings) -> Case:
     )
     server = HostileServer(near.batch, log=text)
 
-    def log_pieces(key: int) -> Frames:
+    def log_pieces(number: int) -> Frames:
         for _ in range(rng.choice([1, 5, 40])):
             offset = rng.choice([0, 1, len(text), rng.randrange(len(text) + 1), 2**63, 2**64 - 1, 1 << 40])
             chunk = text[offset : offset + rng.choice([0, 1, 5000, 1 << 18])] or b"x"
-            yield frames.log(rng.choice([key, key, key, 0, 2**32 - 1]), offset, chunk)
-        for number, chunk in enumerate(pieces(text)):
-            yield frames.log(key, number << 18, chunk)
+            yield protocol.frame(DATA, chunk, rng.choice([number, number, number, 0, 2**32 - 1]), offset)
+        for count, chunk in enumerate(pieces(text)):
+            yield protocol.frame(DATA, chunk, number, count << 18)
 
     server.log_frames = log_pieces
     server.statuses = server.honest_statuses()
@@ -214,29 +216,28 @@ def crafted_answers(rng: Random, near: Surroundings) -> Case:
     """Errors, results of another request, two answers, another's number, none at all."""
     server = HostileServer(near.batch)
     codes = ["missing-base", "elsewhere", "gone", "busy", "missing", "store", "failed", "start", *TEXTS]
-    results: list[Any] = [{"kind": kind} for kind in ("done", "cleared", "runs", "programs", "pruned", "description")]
+    names = ["left", "description", "outputs", "runs", "done", "environments"]
 
-    def error(message: ClientMessage) -> Frames:
-        return server.error(message, rng.choice(codes), rng.choice(TEXTS))
+    def error(number: int, request: Request) -> Frames:
+        return server.answer(number, code=rng.choice(codes), error=rng.choice(TEXTS))
 
-    def other(message: ClientMessage) -> Frames:
-        return server.result(message, rng.choice([*results, anything(rng)]))
+    def other(number: int, request: Request) -> Frames:
+        yield message(protocol.ANSWER, number, rng.choice([{rng.choice(names): anything(rng)}, anything(rng)]))
 
-    def twice(message: ClientMessage) -> Frames:
-        yield from server.done(message)
-        yield from other(message)
+    def twice(number: int, request: Request) -> Frames:
+        yield from server.answer(number)
+        yield from other(number, request)
 
-    def misnumbered(message: ClientMessage) -> Frames:
-        number = rng.choice([*NUMBERS[:8], message.id + 1, None, "1"])
-        yield frames.frame(b"J", json.dumps({"response": {"id": number, "result": {"kind": "done"}}}).encode())
+    def misnumbered(number: int, request: Request) -> Frames:
+        return server.answer(rng.choice([0, number + 1, 2**32 - 1]))
 
-    def neither(message: ClientMessage) -> Frames:
-        yield frames.frame(b"J", json.dumps({"response": {"id": message.id}}).encode())
+    def mistaken(number: int, request: Request) -> Frames:
+        yield message(protocol.UPDATE, number, {"over": True})
+        yield from server.answer(number)
 
-    kinds = ["Receive", "Create", "StartRun", "Follow", "Collect"]
-    kinds += ["Clear", "ListRuns", "DescribeRun", "Prune", "Cancel"]
-    for kind in rng.sample(kinds, rng.choice([1, 1, 2, 5])):
-        server.answers[kind] = rng.choice([error, error, other, twice, misnumbered, neither])
+    verbs = ["receive", "create", "follow", "collect", "clear", "runs", "describe", "prune", "cancel"]
+    for verb in rng.sample(verbs, rng.choice([1, 1, 2, 5])):
+        server.answers[verb] = rng.choice([error, error, other, twice, misnumbered, mistaken])
     server.end, server.end_after = rng.choice(ENDS), rng.choice([3, 6])
     return Case(server, rng.choice([ATTACH, START, START, CLEAN]))
 
@@ -249,41 +250,44 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
     def repeated(piece: bytes, total: int) -> Frames:
         return iter([piece] * (total // len(piece)))
 
-    def logs(key: int) -> Frames:
+    def logs(number: int) -> Frames:
         offsets = range(0, runs.MAX_LOG_BYTES + (1 << 20), len(chunk))
-        return (frames.log(key, offset, chunk) for offset in offsets)
+        return (protocol.frame(DATA, chunk, number, offset) for offset in offsets)
 
-    def parts(message: ClientMessage) -> Frames:
-        return repeated(frames.part(message.id, chunk), bundle.MAX_BYTES + (1 << 21))
+    def file(number: int, request: Request) -> Frames:
+        yield protocol.frame(protocol.FILE, b"artifacts/x", number)
+        yield from repeated(protocol.frame(DATA, chunk, number), bundle.MAX_BYTES + (1 << 21))
 
-    def updates(message: ClientMessage) -> Frames:
-        yield from server.done(message)
-        yield from repeated(next(server.update(1, server.honest_statuses()[0])), 1 << 18)
+    def files(number: int, request: Request) -> Frames:
+        return (protocol.frame(protocol.FILE, b"artifacts/%d" % count, number) for count in range(1 << 16))
 
-    def beats(message: ClientMessage) -> Frames:
-        return repeated(frames.frame(frames.HEARTBEAT) * 1000, 1 << 21)
+    def updates(number: int, request: Request) -> Frames:
+        yield from repeated(next(server.update(number, server.honest_statuses()[0])), 1 << 18)
 
-    def strangers(message: ClientMessage) -> Frames:
-        yield from repeated(frames.log(77, 0, chunk), 1 << 23)
-        yield from repeated(frames.packed_log(77, 0, b"x" * (1 << 24)), 1 << 16)
-        yield from repeated(frames.part(12345, chunk), 1 << 23)
-        yield from repeated(frames.frame(frames.DATA, chunk), 1 << 23)
+    def beats(number: int, request: Request) -> Frames:
+        return repeated(protocol.frame(protocol.HEARTBEAT) * 1000, 1 << 21)
 
-    def one_frame(message: ClientMessage) -> Frames:
-        yield b"J" + (frames.MAX_BYTES[b"J"]).to_bytes(4, "big")
+    def strangers(number: int, request: Request) -> Frames:
+        yield from repeated(protocol.frame(DATA, chunk, 77), 1 << 23)
+        yield from repeated(protocol.packed(b"x" * (1 << 24), 77, 0), 1 << 16)
+        yield from repeated(protocol.frame(protocol.FILE, b"artifacts/x", 12345), 1 << 20)
+
+    def one_frame(number: int, request: Request) -> Frames:
+        yield b"A" + bytes(12) + (protocol.MAX_BYTES[b"A"]).to_bytes(4, "big")
         yield from [b" " * (1 << 18)] * 63
 
-    streams: list[tuple[str, Callable[[ClientMessage], Frames]]] = [("Collect", parts), ("Follow", updates)]
-    streams += [(kind, stream) for kind in ("Follow", "ListRuns") for stream in (beats, strangers, one_frame)]
+    streams: list[tuple[str, Callable[[int, Request], Frames]]] = [("collect", file), ("collect", files)]
+    streams += [("follow", updates)]
+    streams += [(verb, stream) for verb in ("follow", "runs") for stream in (beats, strangers, one_frame)]
     what = rng.choice(["greeting", "log", "answer"])
     if what == "greeting":
-        server.hello = rng.choice([b"Welcome! ", b"\n", frames.MAGIC[:-1]]) * (1 << 20)
+        server.hello = rng.choice([b"Welcome! ", b"\n", protocol.MAGIC[:-1]]) * (1 << 20)
     elif what == "log":
         server.log_frames = logs
     else:
-        kind, stream = rng.choice(streams)
-        server.answers[kind] = stream
-        server.end_after = {"Follow": 3, "ListRuns": 1}.get(kind, 99)
+        verb, stream = rng.choice(streams)
+        server.answers[verb] = stream
+        server.end_after = {"follow": 3, "runs": 1}.get(verb, 99)
     return Case(server)
 
 

@@ -10,17 +10,16 @@ import contextlib
 import hashlib
 import json
 import socket
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ci_tasks.agent.codec import decode, encode, parse
+from ci_tasks.agent.codec import encode, from_json
 from ci_tasks.agent.records import QueryAnswer, RunDescription, Status
-from ci_tasks.agent.serving import frames, messages
-from ci_tasks.agent.serving.messages import ClientMessage, Hello, RunSummary
+from ci_tasks.agent.serving import protocol
+from ci_tasks.agent.serving.protocol import Hello, Request, RunSummary
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import bootstrap
 
@@ -28,15 +27,12 @@ HOME = "/home/box/.ci-tasks"
 Frames = Iterator[bytes]
 
 
-def bundle_of(files: dict[str, bytes]) -> bytes:
-    """The bytes of a bundle."""
-    heads = {path: json.dumps({"path": path, "size": len(content)}).encode() for path, content in files.items()}
-    entries = [struct.pack(">H", len(heads[path])) + heads[path] + content for path, content in files.items()]
-    return b"".join(entries) + struct.pack(">H", 0)
-
-
 def pieces(data: bytes, size: int = 1 << 18) -> Iterator[bytes]:
     return (data[at : at + size] for at in range(0, len(data), size))
+
+
+def message(kind: bytes, number: int, value: Any) -> bytes:
+    return protocol.frame(kind, json.dumps(value).encode(), number)
 
 
 @dataclass
@@ -52,7 +48,7 @@ class HostileServer:
     statuses: list[Any] | None = None
     log_frames: Callable[[int], Frames] | None = None
     program: Callable[[], QueryAnswer] = lambda: QueryAnswer(0)
-    answers: dict[str, Callable[[ClientMessage], Frames]] = field(default_factory=dict)
+    answers: dict[str, Callable[[int, Request], Frames]] = field(default_factory=dict)
     change: Callable[[int, bytes], Iterator[bytes]] = lambda number, frame: iter([frame])
     end: str = ""  # `eof`, `dead` or `silent`, when it has said all that it says
     end_after: int = 0  # requests
@@ -68,53 +64,40 @@ class HostileServer:
         if isinstance(self.hello, bytes):
             yield self.hello
             return
-        yield frames.MAGIC
+        yield protocol.MAGIC
         hello = encode(Hello(HOME, ("/usr/bin/python3", "3.11.2")), versioned=False)
-        yield from self._message({"hello": self.hello if self.hello is not None else hello})
+        yield message(protocol.HELLO, 0, self.hello if self.hello is not None else hello)
 
-    def respond(self, message: ClientMessage) -> Frames:
-        kind = type(message.request).__name__
-        answer = self.answers.get(kind) or getattr(self, f"_{kind.lower()}", None)
-        yield from answer(message) if answer else self.done(message)
+    def respond(self, number: int, request: Request) -> Frames:
+        answer = self.answers.get(request.do) or getattr(self, f"_{request.do}", None)
+        yield from answer(number, request) if answer else self.answer(number)
 
-    def done(self, message: ClientMessage) -> Frames:
-        yield from self.result(message, {})
+    def answer(self, number: int, **values: Any) -> Frames:
+        yield message(protocol.ANSWER, number, values)
 
-    def result(self, message: ClientMessage, result: Any) -> Frames:
-        yield from self._message({"response": {"id": message.id, "result": result}})
+    def update(self, number: int, status: Any, **more: Any) -> Frames:
+        yield message(protocol.UPDATE, number, {"status": status, **more})
 
-    def error(self, message: ClientMessage, code: Any, text: Any) -> Frames:
-        yield from self._message({"response": {"id": message.id, "code": code, "error": text}})
-
-    def _message(self, value: Any) -> Frames:
-        yield frames.frame(frames.JSON, json.dumps(value).encode())
-
-    def update(self, key: int, status: Any, **more: Any) -> Frames:
-        yield from self._message({"update": {"key": key, "status": status, **more}})
-
-    def _listruns(self, message: ClientMessage) -> Frames:
+    def _runs(self, number: int, request: Request) -> Frames:
         listed = [encode(RunSummary(self.directory, "ended", ended_at=1.0), versioned=False)]
         runs = self.summaries if self.summaries is not None else listed
-        yield from self.result(message, {"runs": runs})
+        yield from self.answer(number, runs=runs)
 
-    def _describerun(self, message: ClientMessage) -> Frames:
+    def _describe(self, number: int, request: Request) -> Frames:
         honest = encode(RunDescription(f"{self.batch}.01", "ckpt", "e2e-test-ckpt", "ckpt[async]"), versioned=False)
         described = self.description if self.description is not None else honest
-        yield from self.result(message, {"description": described})
+        yield from self.answer(number, description=described)
 
-    def _follow(self, message: ClientMessage) -> Frames:
-        assert isinstance(message.request, messages.Follow)
-        key, offset = message.request.runs[0].key, message.request.runs[0].offset
-        yield from self.done(message)
+    def _follow(self, number: int, request: Request) -> Frames:
         statuses = self.honest_statuses() if self.statuses is None else self.statuses
         for status in statuses[:-1]:
-            yield from self.update(key, status)
+            yield from self.update(number, status)
         if self.log_frames is not None:
-            yield from self.log_frames(key)
-        elif offset < len(self.log):
-            yield frames.log(key, offset, self.log[offset:])
+            yield from self.log_frames(number)
+        elif request.offset < len(self.log):
+            yield protocol.frame(protocol.DATA, self.log[request.offset :], number, request.offset)
         if statuses:
-            yield from self.update(key, statuses[-1], over=True)
+            yield from self.update(number, statuses[-1], over=True)
 
     def honest_statuses(self) -> list[dict[str, Any]]:
         running = Status("running", "running", started_at=1000.0, pid=7, pid_start="1", boot_id="b")
@@ -123,18 +106,18 @@ class HostileServer:
         first = encode(running, versioned=False)
         return [first, {**first, **ended, **log}]
 
-    def _collect(self, message: ClientMessage) -> Frames:
-        for chunk in pieces(bundle_of(self.files)):
-            yield frames.part(message.id, chunk)
-        yield from self.done(message)
+    def _collect(self, number: int, request: Request) -> Frames:
+        for path, content in self.files.items():
+            yield protocol.frame(protocol.FILE, path.encode(), number)
+            yield from (protocol.frame(protocol.DATA, chunk, number) for chunk in pieces(content))
+        yield from self.answer(number)
 
-    def _prune(self, message: ClientMessage) -> Frames:
-        yield from self.result(message, {"done": True})
+    def _prune(self, number: int, request: Request) -> Frames:
+        yield from self.answer(number, done=True)
 
-    def _runprograms(self, message: ClientMessage) -> Frames:
-        assert isinstance(message.request, messages.RunPrograms)
-        outputs = {name: encode(self.program(), versioned=False) for name in message.request.commands}
-        yield from self.result(message, {"outputs": outputs})
+    def _programs(self, number: int, request: Request) -> Frames:
+        outputs = {name: encode(self.program(), versioned=False) for name in request.commands}
+        yield from self.answer(number, outputs=outputs)
 
 
 class HostileTransport:
@@ -165,7 +148,7 @@ class HostileConversation:
         self._server, self._sock = server, sock
         self._speech: deque[Frames] = deque([server.greeting()])
         self._change = threading.Condition()
-        self._reader = frames.FrameReader()
+        self._reader = protocol.FrameReader()
         self._archive: int | None = None  # bytes of the agent that are still to come
         self._head = b""
         self._is_over = False
@@ -183,12 +166,12 @@ class HostileConversation:
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while data := self._sock.recv(1 << 18):
-                for kind, payload in self._reader.feed(self._after_agent(data)):
-                    if kind == frames.JSON:
-                        request = decode(ClientMessage, parse(payload, where="request"), where="request")
+                for kind, number, _, payload in self._reader.feed(self._after_agent(data)):
+                    if kind == protocol.REQUEST:
+                        request = from_json(Request, payload, where="request")
                         with self._change:
                             self._server.asked += 1
-                            self._speech.append(self._server.respond(request))
+                            self._speech.append(self._server.respond(number, request))
                             self._change.notify_all()
         self.close()
         self._talking.join()

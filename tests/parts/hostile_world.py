@@ -115,7 +115,6 @@ class HostileWorld:
             patch(runs, "MAX_LOG_BYTES", _SMALL_LOG),
             patch(bundle, "MAX_FILES", _SMALL_FILES),
             patch(bundle, "MAX_BYTES", _SMALL_BYTES),
-            patch(bundle, "MAX_SIZE", _SMALL_BYTES),
             patch(connection, "BEAT", 3600.0),
         ):
             self._stack.enter_context(each)

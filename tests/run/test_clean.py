@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.serving.messages import Result, RunSummary
+from ci_tasks.agent.serving.protocol import Answer, RunSummary
 from ci_tasks.agent.serving.requests import list_runs
 from ci_tasks.results import store
 from ci_tasks.results.batch_state import Phase, write_phase
@@ -63,7 +63,7 @@ def test_a_run_whose_plan_cannot_be_read_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
     (tmp_path / "runs/b/01/workspace").mkdir(parents=True)
     (tmp_path / "runs/b/01/plan.json").write_text("no JSON")
-    host: Any = SimpleNamespace(request=lambda _: Result(runs=tuple(list_runs(str(tmp_path)))))
+    host: Any = SimpleNamespace(request=lambda _: Answer(runs=tuple(list_runs(str(tmp_path)))))
     ((line, left),) = _clean_here(host, None, everything=False)
     assert "plan.json" in line and left
 

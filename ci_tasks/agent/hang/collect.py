@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
 
-from .. import processes, programs, run_directory
+from .. import processes, run_directory
 from ..codec import RecordError, from_json, masked_record, to_json
 from ..containers.run_containers import RunContainers
 from ..files import content_of, replace_file
@@ -92,8 +92,8 @@ def look(python: List[str], pids: Optional[List[int]], env: Optional[Mapping[str
     text, pipe = pkgutil.get_data(__name__, "inspector.py") or b"", subprocess.PIPE
     argv = [*python, "-I", "-S", "-c", _BOOT % len(text)]
     try:
-        process = programs.start(argv, env, "/", start_new_session=False, stdin=pipe, stdout=pipe, stderr=pipe)
-        with programs.ended(process):
+        process = processes.start(argv, env, "/", start_new_session=False, stdin=pipe, stdout=pipe, stderr=pipe)
+        with processes.ended(process):
             out, err = process.communicate(text + json.dumps(pids).encode() + b"\n", SECONDS)
         if process.returncode == 0 and len(out) <= MAX_OUTPUT:
             return from_json(HangFacts, out.decode("utf-8", "replace"), where="inspector")

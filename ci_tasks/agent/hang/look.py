@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Callable, Optional
 
-from .. import programs, run_directory
+from .. import processes, run_directory
 from ..codec import RecordError
 from ..files import content_of, replace_file
 from ..processes import end_program
@@ -57,7 +57,7 @@ class HangWatcher:
         argv = [sys.executable, "-I", "-S", self._paths.agent, "hang", self._paths.path, reason, request]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         try:  # in our session: another would be the job's
-            self._process = programs.start(argv, None, "/", start_new_session=False, **pipes)
+            self._process = processes.start(argv, None, "/", start_new_session=False, **pipes)
         except OSError as error:
             self._log("a look at the processes could not begin: %s" % error.strerror)
             return False
@@ -88,7 +88,7 @@ class HangWatcher:
         if process is None:
             return
         self._ended = time.monotonic()
-        with programs.ended(process):
+        with processes.ended(process):
             if why:
                 end_program(process)
             else:

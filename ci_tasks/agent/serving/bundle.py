@@ -1,56 +1,43 @@
-"""The small files and artifacts of a run on their way from its host to the client.
+"""The small files and artifacts of a run on their way from its host to the client: the path of each, and its bytes.
 
-For each file: the length of a header, the header, which is JSON with its path and size, and its bytes; a length of 0 is
-the end. No archive format, since all that one can hold beside plain files (links, devices, holes, extended headers) is
-what a host may not send. `pack` leaves out what `unpack` would refuse, and says so in a file of the bundle.
+No archive format, since all that one can hold beside plain files (links, devices, holes, extended headers) is what a
+host may not send. `pack` leaves out what a `Receiver` would refuse, and says so in a file of the bundle.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
-import struct
-from typing import Any, BinaryIO, Iterator, List, Optional, Sequence
+from typing import BinaryIO, Iterator, List, Optional, Sequence, Tuple
 
-from ..codec import RecordError, encode, from_json
 from ..files import UnsafeName, check_relative_path, open_file
-from ..quick_dataclass import dataclass
-from ..records import LeftOut, LeftOutFile
 from ..run_directory import SMALL_FILES
+from .protocol import DATA, FILE, FrameError
 
-NOT_SENT = "artifacts/not-sent.json"
+NOT_SENT = "artifacts/not-sent.txt"
 MAX_FILES = 25000
 MAX_BYTES = 4 << 30  # of the files of a run
-MAX_SIZE = MAX_BYTES + (MAX_FILES << 13)  # of the bundle
 _MAX_NAMED = 1000
 _RESERVED = 1 << 26  # bytes for NOT_SENT
 _CHUNK = 1 << 18
-_LENGTH = struct.Struct(">H")
 
 
-class BundleError(ValueError):
-    """What no host of ours sends: a path that leads elsewhere, more than a run has, a bundle that breaks off."""
+class BundleError(FrameError):
+    """What no host of ours sends: a path that leads elsewhere, or more than a run has."""
 
 
-@dataclass(frozen=True)
-class BundledFile:
-    path: str
-    size: int
-
-    def __post_init__(self) -> None:
-        check_relative_path(self.path)
-        if self.path not in SMALL_FILES and not self.path.startswith("artifacts/"):
-            raise ValueError("no file of a run")
-        if not 0 <= self.size <= MAX_BYTES:
-            raise ValueError("a size of %d bytes" % self.size)
+def _check(path: str) -> None:
+    """Raises UnsafeName, unless it is that of a file that a run brings home."""
+    check_relative_path(path)
+    if path not in SMALL_FILES and not path.startswith("artifacts/"):
+        raise UnsafeName("no file of a run")
 
 
-def pack(run_dir: str, names: Optional[Sequence[str]] = None, why_nothing: str = "") -> Iterator[bytes]:
-    """The bundle of a run, on its host; with `names` of these files alone, or with nothing but the reason for that. A
-    file that is removed meanwhile is left out, one that shrinks is padded."""
-    left_out = [LeftOutFile("host", "artifacts", None, why_nothing)] if why_nothing else []
+def pack(run_dir: str, names: Sequence[str] = (), why_nothing: str = "") -> Iterator[Tuple[bytes, bytes]]:
+    """The files of a run, on its host, as kinds and payloads of frames; with `names` these alone, or nothing but the
+    reason for that. A file that is removed meanwhile is left out."""
+    left_out = [why_nothing] if why_nothing else []
     files = total = 0
     for path in () if why_nothing else names or _paths(run_dir):
         try:
@@ -60,28 +47,20 @@ def pack(run_dir: str, names: Optional[Sequence[str]] = None, why_nothing: str =
         with source:
             size = os.fstat(source.fileno()).st_size
             try:
+                _check(path)
                 if files >= MAX_FILES - 1 or total + size > MAX_BYTES - _RESERVED:
-                    raise ValueError("over the limit of %d files or %d GiB" % (MAX_FILES, MAX_BYTES >> 30))
-                yield _header(path, size)
-            except ValueError as reason:
-                shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-                left_out.append(LeftOutFile("host", shown, size, str(reason)))
+                    raise UnsafeName("over the limit of %d files or %d GiB" % (MAX_FILES, MAX_BYTES >> 30))
+            except UnsafeName as reason:
+                left_out.append("%.1000s: %s" % (ascii(path), reason))
                 continue
             files, total = files + 1, total + size
-            while size:
-                chunk = source.read(min(size, _CHUNK)) or b"\0" * min(size, _CHUNK)
+            yield FILE, path.encode()
+            while size > 0 and (chunk := source.read(min(size, _CHUNK))):
                 size -= len(chunk)
-                yield chunk
+                yield DATA, chunk
     if left_out:
-        named = LeftOut(tuple(left_out[:_MAX_NAMED]), len(left_out[_MAX_NAMED:]))
-        text = json.dumps(encode(named), indent=1).encode("ascii")
-        yield _header(NOT_SENT, len(text)) + text
-    yield _LENGTH.pack(0)
-
-
-def _header(path: str, size: int) -> bytes:
-    text = json.dumps(encode(BundledFile(path, size), versioned=False)).encode("ascii")
-    return _LENGTH.pack(len(text)) + text
+        yield FILE, NOT_SENT.encode()
+        yield from ((DATA, (line + "\n").encode("utf-8", "backslashreplace")) for line in left_out[:_MAX_NAMED])
 
 
 def _paths(run_dir: str) -> Iterator[str]:
@@ -91,54 +70,49 @@ def _paths(run_dir: str) -> Iterator[str]:
             yield os.path.relpath(os.path.join(directory, name), run_dir)
 
 
-def unpack(source: Any, run_dir: str) -> List[str]:
-    """Write the files of a bundle into a run directory of the client. Returns their paths. Raises BundleError,
-    OSError."""
-    written: List[str] = []
-    total, top = 0, os.path.realpath(run_dir)
-    while True:
-        (length,) = _LENGTH.unpack(_exactly(source, _LENGTH.size))
-        if not length:
-            break
-        try:
-            file = from_json(BundledFile, _exactly(source, length), where="artifact")
-        except (RecordError, UnsafeName) as error:
-            raise BundleError(str(error)) from None
-        total += file.size
-        if len(written) >= MAX_FILES or total > MAX_BYTES:
-            raise BundleError("more than %d files or %d GiB" % (MAX_FILES, MAX_BYTES >> 30))
-        with _created(top, file.path) as out:
-            size = file.size
-            while size:
-                chunk = _exactly(source, min(size, _CHUNK))
-                out.write(chunk)
-                size -= len(chunk)
-        written.append(file.path)
-    if source.read(1):
-        raise BundleError("bytes after its end")
-    return written
+class Receiver:
+    """Writes the files of a bundle below a directory of the client, through no link, at most `max_bytes`."""
 
+    def __init__(self, directory: str, max_bytes: int = 0) -> None:
+        self.paths: List[str] = []
+        self._top, self._room = os.path.realpath(directory), max_bytes or MAX_BYTES
+        self._out: Optional[BinaryIO] = None
 
-def _exactly(source: Any, count: int) -> bytes:
-    data: bytes = source.read(count)
-    if len(data) < count:
-        raise BundleError("it breaks off")
-    return data
+    def take(self, kind: bytes, _offset: int, payload: bytes) -> None:
+        """Raises BundleError, OSError."""
+        if kind == FILE:
+            self.close()
+            try:
+                path = payload.decode()
+                _check(path)
+            except ValueError as error:
+                raise BundleError("a file %.300r: %s" % (payload, error)) from None
+            self.paths.append(path)
+            self._out = _created(self._top, path)
+        self._room -= len(payload) if kind == DATA else 0
+        if self._room < 0 or len(self.paths) > MAX_FILES:
+            raise BundleError("more than %d files, or too many bytes" % MAX_FILES)
+        if self._out is None:
+            raise BundleError("bytes of no file")
+        if kind == DATA:
+            self._out.write(payload)
+
+    def close(self) -> None:
+        if self._out is not None:
+            self._out.close()
 
 
 def _created(top: str, path: str) -> BinaryIO:
     """A file below `top`, through no link."""
-    directory = top
+    target = os.path.join(top, path)
+    directory = os.path.dirname(target)
+    if os.path.realpath(directory) != directory:
+        raise BundleError("%s would be written through a link" % ascii(path))
     try:
-        for name in path.split("/")[:-1]:
-            directory = os.path.join(directory, name)
-            if os.path.islink(directory):
-                raise BundleError("%s would be written through a link" % ascii(path))
-            if not os.path.isdir(directory):
-                os.mkdir(directory)
+        os.makedirs(directory, exist_ok=True)
         # Opening a pipe would block.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
-        out = os.fdopen(os.open(os.path.join(top, path), flags, 0o644), "wb")
+        out = os.fdopen(os.open(target, flags, 0o644), "wb")
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise

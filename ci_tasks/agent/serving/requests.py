@@ -1,4 +1,4 @@
-"""What each request does on its host: every one may be repeated."""
+"""What each request does on its host, in a process of its own: every one may be repeated."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import traceback
 import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Callable, Iterator, List, Mapping, Sequence
+from typing import Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from .. import cleanup as cancel_run
 from .. import liveness, run_directory
 from ..__main__ import begin, create
 from ..artifacts import mask_run
-from ..cleanup import remove_run
 from ..environments import EnvironmentStore
 from ..files import LockTimeout, UnsafeName, file_lock, is_locked
 from ..hang import look
@@ -28,12 +27,12 @@ from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir, machine_environm
 from ..slurm import job_file
 from ..trees.git import FULL_ERRORS, DiskFull, StoreError
 from ..trees.workspace import NotKept, TreeStore, forget, prune
-from . import bundle, messages
-from .messages import ClientMessage, Response, Result, RunSummary
+from . import bundle, protocol
+from .protocol import Answer, Request, RunSummary
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
-IN_ORDER = (messages.Receive, messages.Create, messages.StartRun, messages.Follow)
+_CHUNK = 1 << 18
 
 
 class BadRequest(Exception):
@@ -48,15 +47,20 @@ class BadRequest(Exception):
 _EXPECTED = (BadRequest, StoreError, cancel_run.CancelError, look.NoLook, NotKept, OSError)
 
 
-def respond(session: ServeSession, message: ClientMessage) -> Response:
-    """The response to a request, whatever happens: the client waits for it."""
+def respond(session: Session, request: Request) -> None:
+    """Do what was asked, and answer whatever happens: the client waits for it. Standard input is the request's pack,
+    standard output leads to the server, which knows its number."""
     try:
-        handler = getattr(session, message.request.do)
-        return Response(message.id, handler(message.request) or Result())
+        answer = getattr(session, request.do)(request) or Answer()
     except _EXPECTED as error:
-        return Response(message.id, error=explained(error), code=getattr(error, "code", "failed"))
+        answer = Answer(explained(error), getattr(error, "code", "failed"))
     except Exception as bug:
-        return Response(message.id, error=repr(bug), code="failed", traceback=traceback.format_exc())
+        answer = Answer(repr(bug), "failed", traceback.format_exc())
+    os.write(1, protocol.message(protocol.ANSWER, 0, answer))
+    if request.sbatch_script and not answer.code:
+        from ..slurm.session import submit
+
+        submit(request.dir, again=False)
 
 
 def explained(error: Exception) -> str:
@@ -66,22 +70,19 @@ def explained(error: Exception) -> str:
     return str(error)
 
 
-@dataclass
-class ServeSession:
-    """A connection, with a method for each request. `archive` is agent.pyz, and `digest` its SHA-256. `send` takes
-    bytes of the response's stream, `pack` gives those that follow the request. `server` is the process that reads
-    requests; 0 for none."""
+@dataclass(frozen=True)
+class Session:
+    """A method for each request. `archive` is agent.pyz, as it was checked, and `digest` its SHA-256. `server` is the
+    process that reads the requests and forks those that do them."""
 
     home: str
     archive: bytes
     digest: str
-    send: Callable[[bytes], None] = lambda chunk: None
-    pack: Callable[[], Iterator[bytes]] = lambda: iter(())
-    server: int = 0
+    server: int
 
     def is_disconnected(self) -> bool:
-        """Whether the client has gone, and with it the server that this process is, or was forked by."""
-        return self.server not in (0, os.getpid(), os.getppid())
+        """Whether the client has gone, and with it the server that this process was forked by."""
+        return os.getppid() != self.server
 
     @property
     def store(self) -> TreeStore:
@@ -123,48 +124,43 @@ class ServeSession:
 
     # -- making, starting and ending runs ------------------------------------------------------------------------------
 
-    def receive(self, request: messages.Receive) -> None:
-        self.store.receive(self.pack())
+    def receive(self, request: Request) -> None:
+        os.lseek(0, 0, os.SEEK_SET)
+        self.store.receive(iter(lambda: os.read(0, _CHUNK), b""))
 
-    def create(self, request: messages.Create) -> None:
-        plan, parts = request.plan, request.parts
+    def create(self, request: Request) -> None:
         with self.locked_run(request.dir) as run:
-            if os.path.exists(run.agent):
-                return
-            if plan.retry is not None:
-                for directory in (*plan.retry.directories, os.path.dirname(plan.workspace)):
-                    self.run_dir(directory)
-                try:
-                    self.store.update(parts, plan.workspace, plan.retry, request.dir)
-                except NotKept as reason:
-                    raise BadRequest("kept", "the run cannot be retried: %s; run its row again" % reason) from None
-            elif parts:
-                shutil.rmtree(plan.workspace, ignore_errors=True)
-                # What other runs use too goes with them; a run's own is another's afterwards.
-                checkout = "" if plan.keeps_workspace else plan.checkout.path
-                self.store.check_out(parts, plan.workspace, checkout)
-            create(run, replace(plan, script=request.script), self.archive)
-
-    def start(self, request: messages.StartRun) -> None:
-        with self.locked_run(request.dir) as run:
-            # Begun before, or cancelled before it was submitted.
-            if os.path.lexists(run.status) and not request.sbatch_script:
-                return
-            if run_directory.read_status_if_readable(run).has_ended:
-                return
             if not os.path.exists(run.agent):
-                raise BadRequest("missing", "there is no run %s" % run.path)
+                self._check_out(request)
+                create(run, replace(request.plan, script=request.script), self.archive)
+            if not request.start or os.path.lexists(run.status):  # begun before, or cancelled before it was started
+                return
             if request.sbatch_script:
                 from ..slurm.session import prepare  # a host without Slurm does not load it
 
-                job = SlurmJob(store=self.store.path, parts=request.parts)
+                job = SlurmJob(self.store.path, request.parts)
                 prepare(run.path, job, request.sbatch_script, request.secrets)
                 return
             problem = begin(run.path, request.secrets)
             if problem and not os.path.lexists(run.status):
                 raise BadRequest("start", "the agent did not start: %s" % problem)
 
-    def cancel(self, request: messages.Cancel) -> None:
+    def _check_out(self, request: Request) -> None:
+        plan, parts = request.plan, request.parts
+        if plan.retry is not None:
+            for directory in (*plan.retry.directories, os.path.dirname(plan.workspace)):
+                self.run_dir(directory)
+            try:
+                self.store.update(parts, plan.workspace, plan.retry, request.dir)
+            except NotKept as reason:
+                raise BadRequest("kept", "the run cannot be retried: %s; run its row again" % reason) from None
+        elif parts:
+            shutil.rmtree(plan.workspace, ignore_errors=True)
+            # What other runs use too goes with them; a run's own is another's afterwards.
+            checkout = "" if plan.keeps_workspace else plan.checkout.path
+            self.store.check_out(parts, plan.workspace, checkout)
+
+    def cancel(self, request: Request) -> None:
         with self.locked_run(request.dir) as run:
             if not os.path.lexists(run.status) and os.path.exists(run.plan):
                 now, log = time.time(), hashlib.sha256().hexdigest()
@@ -175,17 +171,18 @@ class ServeSession:
 
     # -- what runs leave -----------------------------------------------------------------------------------------------
 
-    def collect(self, request: messages.Collect) -> None:
+    def _send_files(self, files: Iterable[Tuple[bytes, bytes]]) -> None:
+        for kind, payload in files:
+            os.write(1, protocol.frame(kind, payload))
+
+    def collect(self, request: Request) -> None:
         path, values = self.run_dir(request.dir), request.secrets
         try:
-            missing = [name for name in self._unmasked(path, values) if name not in values]
-            why = (
-                "the agent died before it could mask %s, which is not set here" % ", ".join(missing) if missing else ""
-            )
+            missing = ", ".join(name for name in self._unmasked(path, values) if name not in values)
+            why = "the agent died before it could mask %s, which is not set here" % missing if missing else ""
         except (OSError, ValueError) as error:
             why = "secrets could not be masked: %s" % error
-        for chunk in bundle.pack(path, why_nothing=why):
-            self.send(chunk)
+        self._send_files(bundle.pack(path, why_nothing=why))
 
     def _unmasked(self, path: str, values: Mapping[str, str]) -> Sequence[str]:
         """Mask secrets if the run's agent did not, and all of their values are known. Returns the names of those that
@@ -202,49 +199,38 @@ class ServeSession:
                 shutil.rmtree(mask_run(run, [values[name] for name in names]) or os.devnull, ignore_errors=True)
         return names
 
-    def clear(self, request: messages.Clear) -> Result:
+    def clear(self, request: Request) -> Answer:
         run = self.run_dir(request.dir)
-        left, batch = self._remove(run), os.path.dirname(run)
+        left, batch = _remove(run), os.path.dirname(run)
         environments = os.path.join(batch, "environments")
         with suppress(OSError):  # the venvs that rows of a batch share, if none of its rows is left
             if request.shared and not any(name.isdigit() for name in os.listdir(batch)):
                 for name in os.listdir(environments):
-                    left += self._remove(os.path.join(environments, name))
+                    left += _remove(os.path.join(environments, name))
         while batch != os.path.join(self.home, "runs"):
             for path in (os.path.join(batch, "environments"), batch):
                 with suppress(OSError):  # it is not empty
                     os.rmdir(path)
             batch = os.path.dirname(batch)
-        return Result(left=tuple(left))
-
-    def _remove(self, run: str) -> List[str]:
-        if job_file.read(run) is not None:
-            from ..slurm.session import end_before_removal
-
-            end_before_removal(run)
-        left = remove_run(run)
-        if not left:
-            forget(RunDir(run).workspace)
-        return left
+        return Answer(left=tuple(left))
 
     # -- questions, programs of ours, and what is old ------------------------------------------------------------------
 
-    def look(self, request: messages.LookAtProcesses) -> None:
+    def look(self, request: Request) -> None:
         path = self.run_dir(request.dir)
-        look.wait_for_look(path, request.request, self.is_disconnected)
-        for chunk in bundle.pack(path, run_directory.HANG_FILES):
-            self.send(chunk)
+        look.wait_for_look(path, request.look, self.is_disconnected)
+        self._send_files(bundle.pack(path, run_directory.HANG_FILES))
 
-    def describe(self, request: messages.DescribeRun) -> Result:
-        return Result(description=run_directory.read_description(RunDir(self.run_dir(request.dir))))
+    def describe(self, request: Request) -> Answer:
+        return Answer(description=run_directory.read_description(RunDir(self.run_dir(request.dir))))
 
-    def programs(self, request: messages.RunPrograms) -> Result:
-        return Result(outputs=ask(request.commands, request.timeout, machine_environment(request.env)))
+    def programs(self, request: Request) -> Answer:
+        return Answer(outputs=ask(request.commands, request.seconds, machine_environment(request.env)))
 
-    def runs(self, request: messages.ListRuns) -> Result:
-        return Result(runs=tuple(list_runs(self.home)))
+    def runs(self, request: Request) -> Answer:
+        return Answer(runs=tuple(list_runs(self.home)))
 
-    def prune(self, request: messages.Prune) -> Result:
+    def prune(self, request: Request) -> Answer:
         oldest = time.time() - request.days * 86400
         for entry in list(os.scandir(os.path.join(self.home, "agents"))):
             if entry.name != self.digest and entry.stat().st_mtime < oldest:
@@ -254,7 +240,18 @@ class ServeSession:
         environments = EnvironmentStore(os.path.join(self.home, "environments"))
         lines = environments.clean(request.days, everything=request.all_environments)
         left = tuple(left for _, found in lines for left in found)
-        return Result(done=done, environments=tuple(line for line, _ in lines), left=left)
+        return Answer(done=done, environments=tuple(line for line, _ in lines), left=left)
+
+
+def _remove(run: str) -> List[str]:
+    if job_file.read(run) is not None:
+        from ..slurm.session import end_before_removal
+
+        end_before_removal(run)
+    left = cancel_run.remove_run(run)
+    if not left:
+        forget(RunDir(run).workspace)
+    return left
 
 
 def list_runs(home: str) -> List[RunSummary]:

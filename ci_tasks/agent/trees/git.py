@@ -14,7 +14,7 @@ import subprocess
 from contextlib import contextmanager, suppress
 from typing import Dict, Iterable, Iterator, List, Optional, Union
 
-from .. import programs
+from .. import processes
 from ..files import content_of
 
 FLAGS = (
@@ -101,10 +101,12 @@ class Git:
             stdin.seek(0)
             pipes = {"stdin": pipe if input is None else stdin, "stdout": pipe, "stderr": stderr}
             try:
-                process = programs.start(command, self.env, self.directory, start_new_session=self.own_session, **pipes)
+                process = processes.start(
+                    command, self.env, self.directory, start_new_session=self.own_session, **pipes
+                )
             except OSError as error:
                 raise self.unusable(args[0], error) from None
-            with programs.ended(process):
+            with processes.ended(process):
                 yield process
                 if process.stdout and not process.stdout.closed:
                     process.communicate()

@@ -1,0 +1,220 @@
+"""What a client and a host say to each other: frames, and the records in them. Pure.
+
+A frame is a kind, the number of the request that it belongs to, an offset and a payload. A host's output begins with
+MAGIC; whatever stands before it, such as the greeting of a login script, is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import field
+from typing import Iterator, Literal, Mapping, Optional, Tuple, Union
+
+from ..codec import to_line
+from ..files import check_absolute_path, check_line
+from ..quick_dataclass import dataclass
+from ..records import CheckoutPart, Plan, QueryAnswer, RunDescription, State, Status
+
+MAGIC = b"\0ci-tasks 2\n"
+REQUEST, HELLO, ANSWER, UPDATE = b"Q", b"H", b"A", b"U"  # a Request, Hello, Answer, RunUpdate
+DATA = b"D"  # to the host bytes of a pack, empty at its end; to the client bytes of a log, or of the last FILE
+PACKED = b"Z"  # the same bytes, packed by zlib
+FILE = b"F"  # the path of a file, whose bytes follow
+HEARTBEAT = b"B"  # empty
+# To the host, with random bytes: the client leaves, and another one may use the same server. The host repeats it as the
+# last frame for this client.
+GOODBYE = b"E"
+
+# The longest payload of each kind. That of a record is for paths of a checkout with many changes.
+MAX_BYTES = {**dict.fromkeys((REQUEST, HELLO, ANSWER, UPDATE), 1 << 24), **dict.fromkeys((DATA, PACKED), 1 << 20)}
+MAX_BYTES.update({FILE: 1 << 12, HEARTBEAT: 0, GOODBYE: 16})
+MAX_UNPACKED = 1 << 17
+_HEAD = struct.Struct(">cIQI")
+GOODBYE_HEAD = _HEAD.pack(GOODBYE, 0, 0, 16)
+GOODBYE_BYTES = len(GOODBYE_HEAD) + 16
+_FASTEST = 1  # zlib's level; it packs 170 MB of a real log in a second, to a ninth
+
+Frame = Tuple[bytes, int, int, bytes]  # kind, number, offset, payload
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame: another program answers, or something wrote in between."""
+
+
+def frame(kind: bytes, payload: bytes = b"", number: int = 0, offset: int = 0) -> bytes:
+    return _HEAD.pack(kind, number, offset, len(payload)) + payload
+
+
+def message(kind: bytes, number: int, record: object) -> bytes:
+    return frame(kind, to_line(record).encode("ascii"), number)
+
+
+def packed(chunk: bytes, number: int, offset: int) -> bytes:
+    return frame(PACKED, zlib.compress(chunk, _FASTEST), number, offset)
+
+
+def unpacked(payload: bytes) -> bytes:
+    """The bytes in a PACKED. Raises FrameError."""
+    unpacking = zlib.decompressobj()
+    try:
+        chunk = unpacking.decompress(payload, MAX_UNPACKED)
+    except zlib.error as error:
+        raise FrameError("bytes that cannot be unpacked: %s" % error) from None
+    if not unpacking.eof or unpacking.unused_data:
+        raise FrameError("packed bytes that are cut, more than %d, or followed by others" % MAX_UNPACKED)
+    return chunk
+
+
+class FrameReader:
+    """Decodes frames from chunks of any size."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """Each frame that is complete. Raises FrameError."""
+        self._held += chunk
+        while len(self._held) >= _HEAD.size:
+            kind, number, offset, length = _HEAD.unpack_from(self._held)
+            if kind not in MAX_BYTES:
+                raise FrameError("bytes that are no frame: %r" % bytes(self._held[:40]))
+            if length > MAX_BYTES[kind]:
+                raise FrameError("a frame of kind %s with %d bytes" % (kind.decode(), length))
+            end = _HEAD.size + length
+            if len(self._held) < end:
+                break
+            with memoryview(self._held) as held:  # to copy it once: these may be all bytes of a large log
+                payload = bytes(held[_HEAD.size : end])
+            del self._held[:end]
+            yield kind, number, offset, payload
+
+
+# -- records ---------------------------------------------------------------------------------------------------------
+
+OfRun = Literal["create", "follow", "cancel", "collect", "clear", "look", "describe"]
+Verb = Union[OfRun, Literal["receive", "programs", "runs", "prune"]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client asks for; each may be repeated. `dir` is the directory of the run that it is about.
+
+    create    make the run directory, and its checkout from `parts` if there are any; with `start` start the run, too,
+              or with `sbatch_script` queue it for Slurm. `secrets` go into its agent's environment and nowhere else
+    follow    send its log from `offset` on and its statuses, to the last
+    cancel    end it after its grace period, or at once with `kill`; also what an agent that died has left. One that has
+              not started never does
+    collect   send its small files and artifacts; `secrets` are needed if its agent died before it could mask them
+    clear     remove it and all that belongs to it; with `shared`, after the last run of a batch, the venvs of its rows
+    look      let its agent look at its processes, and send what was seen; `look` is new with each
+    describe  describe a run of another client
+    receive   store a pack of objects, whose bytes follow
+    programs  run `commands`, name → argv, at once, for at most `seconds`, in the environment of jobs with `env`
+    runs      list them
+    prune     remove objects, agents and environments that were not used for `days` days; with `all_environments` every
+              environment that is not in use
+    """
+
+    do: Verb
+    dir: str = ""
+    plan: Plan = Plan()
+    script: str = ""
+    parts: Tuple[CheckoutPart, ...] = ()
+    start: bool = False
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sbatch_script: str = ""
+    offset: int = 0
+    kill: bool = False
+    shared: bool = True
+    look: str = ""
+    commands: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    seconds: float = 0.0
+    env: Mapping[str, str] = field(default_factory=dict)
+    days: float = 0.0
+    all_environments: bool = False
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run that a host keeps; `planned` until it starts. What it is called follows from its directory alone."""
+
+    dir: str
+    state: State = "planned"
+    alive: bool = False
+    kept: bool = False
+    started_at: Optional[float] = None
+    ended_at: Optional[float] = None
+
+    def __post_init__(self) -> None:
+        check_absolute_path(self.dir)
+
+    @property
+    def batch_dir(self) -> str:
+        above = os.path.dirname(self.dir)
+        return os.path.dirname(above) if os.path.basename(above) == "environments" else above
+
+    @property
+    def batch(self) -> str:
+        return os.path.basename(self.batch_dir)
+
+    @property
+    def number(self) -> str:
+        return os.path.basename(self.dir)
+
+    @property
+    def is_row(self) -> bool:
+        """Whether it is a row, not install steps."""
+        return self.number.isascii() and self.number.isdecimal() and self.batch not in ("", "runs")
+
+    @property
+    def id(self) -> str:
+        return "%s%s%s" % (self.batch, "." if self.is_row else "/environments/", self.number)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The end of a request. If that failed, `error` says why to a person, `code` to the client's code, and `traceback`
+    to the client's log.
+
+    Else it has what was asked for: the `description`, the `outputs` of programs, the `runs`. `left` has a line for each
+    thing that clear or prune could not remove, `environments` one for each shared environment that was removed or is in
+    use. `done` is false if prune found the store of objects in use."""
+
+    error: str = ""
+    code: str = ""
+    traceback: str = ""
+    description: RunDescription = RunDescription()
+    outputs: Mapping[str, QueryAnswer] = field(default_factory=dict)
+    runs: Tuple[RunSummary, ...] = ()
+    left: Tuple[str, ...] = ()
+    environments: Tuple[str, ...] = ()
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first words of a host. `home` is the directory that holds everything of ours on it, `python` the path and
+    version of its Python. `agent` is the SHA-256 of the agent with byte code that it keeps: a client that names it the
+    next time need not send the agent, and nothing is compiled."""
+
+    home: str
+    python: Tuple[str, str]
+    agent: str = ""
+
+    def __post_init__(self) -> None:
+        check_absolute_path(self.home)
+        check_absolute_path(self.python[0])
+        check_line(self.python[1], 100)
+
+
+@dataclass(frozen=True)
+class RunUpdate:
+    """A new status of a run that the client follows. `over`: it is the last one. `problem` says why the run cannot be
+    followed, with the `code` of a refusal."""
+
+    status: Optional[Status] = None
+    over: bool = False
+    code: str = ""
+    problem: str = ""
