@@ -1,8 +1,8 @@
 """What the probe costs a process: the same interpreter with and without it, in turn.
 
-    python bench/probe.py [--python PYTHON] [--runs N] [--short N]     one JSON line a figure
-Figures: the start of an interpreter (also one that keeps no byte code), the import of torch if PYTHON has it, and many
-short processes. `extra_ms` is the median of the pairs' CPU time apart, `ratio` that of their wall times. Exit code 1 if
+    python bench/probe.py [--python PYTHON] [--runs N]     one JSON line a figure
+Figures: the start of an interpreter (also one that keeps no byte code), and the import of torch if PYTHON has it.
+`extra_ms` is the median of the pairs' CPU time apart, `ratio` that of their wall times. Exit code 1 if
 a process pays more than its limit.
 """
 
@@ -18,40 +18,36 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ci_tasks.agent.probe.evidence import read_evidence, write_files  # noqa: E402
+from ci_tasks.agent.probe.evidence import write_files  # noqa: E402
 from ci_tasks.agent.run_directory import RunDir  # noqa: E402
 
 LIMIT_MS = 30.0
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Seconds of a command: on the clock, and of CPU."""
 
     wall: float
     cpu: float
 
 
-@dataclass(frozen=True)
-class Interpreters:
-    """Two venvs over one Python; the first has the probe and writes into `run`."""
+class Interpreters(NamedTuple):
+    """Two venvs over one Python; the first has the probe."""
 
     ours: str
     bare: str
-    run: RunDir
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable, help="the interpreter (default: this one)")
     parser.add_argument("--runs", type=int, default=20, help="pairs of each (default 20)")
-    parser.add_argument("--short", type=int, default=1000, help="short processes (default 1000)")
     args = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as directory:
@@ -60,7 +56,6 @@ def main() -> int:
         figures.append(_figure("start without byte code", pair, ["-B", "-c", "pass"], args.runs, without_bytecode=True))
         if _has(pair.bare, "torch"):
             figures.append(_figure("import torch", pair, ["-c", "import torch"], max(3, args.runs // 4)))
-        figures.append(_short_processes(pair, args.short))
     for figure in figures:
         print(json.dumps(figure))
     return int(any(float(figure.get("extra_ms", 0)) > LIMIT_MS for figure in figures))
@@ -79,7 +74,7 @@ def _interpreters(directory: Path, python: str) -> Interpreters:
         if name == "ours":
             shutil.copytree(run.probe, packages, dirs_exist_ok=True)
         programs.append(str(directory / name / "bin" / "python"))
-    return Interpreters(*programs, run)
+    return Interpreters(*programs)
 
 
 def _has(python: str, package: str) -> bool:
@@ -113,27 +108,6 @@ def _cost(python: str, words: Sequence[str]) -> Cost:
     _, status, usage = os.wait4(pid, 0)
     assert status == 0, words
     return Cost(time.perf_counter() - begun, usage.ru_utime + usage.ru_stime)
-
-
-def _short_processes(pair: Interpreters, count: int) -> dict[str, object]:
-    """One after another; what they leave on the disk."""
-    for entry in os.scandir(pair.run.evidence):
-        os.unlink(entry.path)
-    ours, bare = ([_cost(python, ["-c", "pass"]) for _ in range(count)] for python in (pair.ours, pair.bare))
-    files = [entry.stat().st_size for entry in os.scandir(pair.run.evidence)]
-    begun = time.perf_counter()
-    evidence = read_evidence(pair.run.evidence)
-    return {
-        "figure": f"{count} short processes",
-        "extra_ms": round((sum(each.cpu for each in ours) - sum(each.cpu for each in bare)) / count * 1000, 2),
-        "limit_ms": LIMIT_MS,
-        "ours_s": round(sum(each.wall for each in ours), 2),
-        "bare_s": round(sum(each.wall for each in bare), 2),
-        "files": len(files),
-        "bytes": sum(files),
-        "seen": len(evidence.processes) if evidence is not None else 0,
-        "read_s": round(time.perf_counter() - begun, 3),
-    }
 
 
 if __name__ == "__main__":

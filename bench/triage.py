@@ -83,14 +83,8 @@ def _figure(name: str, answers: Sequence[Answer], goal: float | None = None, gro
     asked = [one for one in answers if name in one.right]
     clear = [one for one in asked if not one.case.get("ambiguous")]
     shares = [round(sum(one.right[name] for one in some) / max(1, len(some)), 3) for some in (asked, clear)]
-    return {
-        "figure": name,
-        "class": group,
-        "strict": shares[0],
-        "lenient": shares[1],
-        "goal": goal,
-        "cases": len(asked),
-    }
+    strict, lenient = shares
+    return {"figure": name, "class": group, "strict": strict, "lenient": lenient, "goal": goal, "cases": len(asked)}
 
 
 def _wrong(answers: Sequence[Answer]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Learns weights.json of the triage from labelled logs, and says how good it is on sources that it has not seen.
 
-    python bench/triage_train.py --write FILE CASES.jsonl… [--unseen CASES.jsonl…] [--passing LOGS.jsonl…] [--verbose]
+    python bench/triage_train.py --write FILE CASES.jsonl… [--unseen CASES.jsonl…] [--passing LOGS.jsonl…]
 
 Needs SciPy (`pip install scipy`), which nothing else here does. A case is a JSON line {id, source, log,
 root_line, alt_root_lines?, root_lines?, cause, verdict, amb?, exit_code?}, a passing log {log, source, or the group of
@@ -130,9 +130,7 @@ def main() -> int:
     parser.add_argument("cases", type=Path, nargs="+", metavar="CASES.jsonl")
     parser.add_argument("--unseen", type=Path, action="append", default=[], metavar="CASES.jsonl")
     parser.add_argument("--passing", type=Path, action="append", default=[], metavar="LOGS.jsonl")
-    parser.add_argument("--without", action="append", default=[], metavar="SOURCE")
     parser.add_argument("--write", type=Path, metavar="FILE")
-    parser.add_argument("--verbose", action="store_true", help="each wrong line, and what was chosen")
     options = parser.parse_args()
     logs = [read_log(case) for path in options.cases for case in load(path)]
     logs += [replace(read_log(case), unseen=True) for path in options.unseen for case in load(path)]
@@ -142,8 +140,7 @@ def main() -> int:
     for case in [case for path in options.passing for case in load(path)]:
         passing.append({**case, "source": case.get("source") or of_group.get(case.get("group", ""), "?")})
     logs += [replace(read_log({**case, "verdict": "pass", "cause": "pass"}), weight=0.5) for case in passing]
-    logs = [log for log in logs if log.source not in options.without]
-    answers = left_out(logs, options.verbose)
+    answers = left_out(logs)
     print_tables(answers, cross_fitted(answers))
     if options.write:
         learned = {"ranking": learn_ranking(logs), "confidence": learn_confidence(answers)}
@@ -265,7 +262,7 @@ def folds(logs: Iterable[Log]) -> list[set[str]]:
     return [*({name} for name in counts if counts[name] >= 5), *(set(small[at::5]) for at in range(5) if small[at::5])]
 
 
-def left_out(logs: Sequence[Log], verbose: bool) -> list[Answer]:
+def left_out(logs: Sequence[Log]) -> list[Answer]:
     """The answers to all, each with the weights that the other sources teach."""
     answers: list[Answer] = []
     for fold in folds(logs):
@@ -274,8 +271,6 @@ def left_out(logs: Sequence[Log], verbose: bool) -> list[Answer]:
             for ended in {log.ended or log.case.get("exit_code") not in (None, 0), log.ended}:
                 ranking = ranks.rank(log.candidates, weights, ended)
                 answers.append(answer(log, ranking, ended))
-            if verbose and log.failing and not answers[-1].line:
-                print(json.dumps(wrong(log, ranking), ensure_ascii=False))
     return answers
 
 
@@ -296,11 +291,6 @@ def answer(log: Log, ranking: Ranking, ended: bool) -> Answer:
         top=any(id(one) in right for one in order[:3]),
         group=group == group_of(log.case["cause"]) or "c" in log.debatable,
     )
-
-
-def wrong(log: Log, ranking: Ranking) -> dict[str, Any]:
-    shown = [f"{share:.2f} {one.line.number}: {one.text[:100]}" for share, one in ranking.order[:3]]
-    return {"id": log.case["id"], "source": log.source, "wanted": log.case["root_line"][:120], "chosen": shown}
 
 
 def cross_fitted(answers: Sequence[Answer]) -> Scored:
