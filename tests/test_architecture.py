@@ -48,7 +48,7 @@ PURE = [
     *("logs.metrics", "logs.triage.*", "agent.hang.facts"),
     *("results.verdict", "results.gpu_samples", "results.rates", "results.progress"),
     *("trials.same_failure", "trials.bisection", "trials.report"),
-    *("features.recorder.records", "features.recorder.syntax", "features.coverage.*", "features.hang.*"),
+    *("features.recorder.syntax", "features.coverage.*", "features.hang.*"),
     *("features.suites.*", "features.lint.*", "features.doctor.check_results"),
     *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines"),
 ]
@@ -294,7 +294,7 @@ ONE_MODULE = {
     r"communicate\([^)]*timeout|subprocess\.run\([^)]*timeout": [
         "agent.processes",
         *("agent.hang.inspector", "agent.hang.collect"),
-        *("hosts.queries", "features.mcp.tools", "features.recorder.sandbox"),
+        *("hosts.queries", "features.mcp.tools", "features.recorder.record"),
         *("logs.github", "agent.trees.git"),
     ],
     # `replace_file` writes a file whole; others rename what a program or a stream has written.

@@ -14,8 +14,8 @@ from urllib.parse import unquote
 import pytest
 
 from ci_tasks import config
-from ci_tasks.cli import parser, reference
-from ci_tasks.cli.completion import SCRIPTS
+from ci_tasks.cli import command_line, reference
+from ci_tasks.cli.command_line import SCRIPTS
 from ci_tasks.cli.options import build, options_of
 from ci_tasks.cli.sessions import parse_posargs
 from ci_tasks.errors import CiTasksError
@@ -125,7 +125,7 @@ def check_example(call: list[str]) -> None:
 
 def test_the_reference_of_the_commands_is_that_of_the_declared_options() -> None:
     """The page is generated, so that neither can say something else."""
-    written = (ROOT / reference.PAGE).read_text(encoding="utf-8")
+    written = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
     assert written == reference.page(), "`python -m ci_tasks.cli.reference` writes it"
 
 
@@ -140,7 +140,7 @@ def test_the_help_of_every_command_begins_with_a_sentence() -> None:
     assert [name for name in COMMANDS if not re.fullmatch(r"[A-Z].{10,88}[.?]", COMMANDS[name].summary)] == []
 
 
-def parsed(argv: list[str]) -> list[parser.ParsedCommand]:
+def parsed(argv: list[str]) -> list[command_line.ParsedCommand]:
     """The commands of a line, as the program reads it."""
     if argv[0] in ("--help", "-h"):
         assert argv[1] in COMMANDS
@@ -148,7 +148,7 @@ def parsed(argv: list[str]) -> list[parser.ParsedCommand]:
     if argv[0] == "--print-completion-script":
         assert argv[1] in SCRIPTS
         return []
-    line = parser.parse(argv)
+    line = command_line.parse(argv)
     return [] if line.current is line.program else [line.current]
 
 

@@ -10,17 +10,7 @@ import select
 import sys
 from collections.abc import Callable
 
-from ci_tasks import debug_log
-from ci_tasks.errors import (
-    EXIT_BLOCKED,
-    EXIT_BUG,
-    EXIT_CANCELLED,
-    EXIT_CLOSED_PIPE,
-    EXIT_USAGE,
-    CiTasksError,
-    printable,
-    shortened,
-)
+from ci_tasks import debug_log, errors
 from ci_tasks.run.interrupts import termination_interrupts
 from ci_tasks.safe_output import safe_streams, terminal_of
 
@@ -38,8 +28,8 @@ def run(command: Callable[[], int]) -> int:
         bugs = debug_log.drain_bugs()  # of all threads
         for line in bugs:
             _print_error(f"a bug of ci-tasks, please report it: {line} ({debug_log.location()})")
-    if bugs and code == EXIT_BLOCKED:  # which would claim that the environment was the reason
-        code = EXIT_BUG
+    if bugs and code == errors.EXIT_BLOCKED:  # which would claim that the environment was the reason
+        code = errors.EXIT_BUG
     debug_log.debug("exit code %d", code)
     return code
 
@@ -56,17 +46,17 @@ def _exit_code(command: Callable[[], int]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()  # at its end, Python would report an error in its own way
         return code
-    except CiTasksError as error:
+    except errors.CiTasksError as error:
         message, code = str(error), error.exit_code
-        debug_log.debug("exit code %d", code, exc_info=error)
+        debug_log.debug("expected error", exc_info=error)
     except KeyboardInterrupt:
-        message, code = "interrupted", EXIT_CANCELLED
+        message, code = "interrupted", errors.EXIT_CANCELLED
         debug_log.debug(message, exc_info=True)
     except OSError as error:
         message, code = _system_error(error)
     except Exception as error:
         debug_log.bug("in the main thread", error)
-        return EXIT_BUG
+        return errors.EXIT_BUG
     _print_error(message)
     return code
 
@@ -76,16 +66,16 @@ def _system_error(error: OSError) -> tuple[str, int]:
     debug_log.debug("system error", exc_info=error)
     if isinstance(error, BrokenPipeError) and (_is_closed_pipe(1) or _is_closed_pipe(2)):  # `head`, or a pager's end
         _discard_output()
-        return "", EXIT_CLOSED_PIPE
+        return "", errors.EXIT_CLOSED_PIPE
     if error.errno == errno.ENAMETOOLONG:  # a word that a person has typed
-        return f"{error.strerror}: {shortened(str(error.filename), 60)!r}", EXIT_USAGE
+        return f"{error.strerror}: {errors.shortened(str(error.filename), 60)!r}", errors.EXIT_USAGE
     if error.errno not in _STORAGE_ERRORS:
         debug_log.bug("in the main thread", error)
-        return "", EXIT_BUG
+        return "", errors.EXIT_BUG
     if error.filename is None:  # perhaps of the output, which Python would flush again at its end
         _discard_output()
     where = f": {str(error.filename)!r}" if error.filename is not None else ", for the output or for a run"
-    return f"blocked: {error.strerror}{where}\n{_STORAGE_HINT}", EXIT_BLOCKED
+    return f"blocked: {error.strerror}{where}\n{_STORAGE_HINT}", errors.EXIT_BLOCKED
 
 
 def _is_closed_pipe(fd: int) -> bool:
@@ -105,4 +95,4 @@ def _print_error(message: str) -> None:
     if not message:
         return
     with contextlib.suppress(OSError):  # stderr is closed too
-        print(f"ci-tasks: {printable(shortened(message, _LONGEST))}", file=sys.stderr, flush=True)
+        print(f"ci-tasks: {errors.printable(errors.shortened(message, _LONGEST))}", file=sys.stderr, flush=True)

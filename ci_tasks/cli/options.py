@@ -50,10 +50,8 @@ class Option:
     excludes: tuple[tuple[str, str, str], ...] = ()
     needs: str = ""
     hint: str = ""
-    refused: str = ""
     feature: str = ""
     nox: bool = False
-    last: bool = False
     short: str = ""
 
     def field(self, **changes: Any) -> Any:
@@ -65,14 +63,10 @@ class Option:
         return dataclasses.field(default=option.default, metadata=metadata, kw_only=True)
 
     @property
-    def exists(self) -> bool:
-        return not self.feature or registry.find(self.feature) is not None
-
-    @property
     def full_help(self) -> str:
-        """Its help with its default."""
+        """Its help with its default, and whether it may be repeated."""
         default = f" (default: {self.default})" if self.default and self.default is not True else ""
-        return f"{self.help}{default}"
+        return f"{self.help}{default}{'; repeatable' if self.kind is tuple and not self.positional else ''}"
 
     def convert(self, flag: str, value: Any) -> Any:
         """The typed value of the text given for `flag`. Raises UsageError."""
@@ -121,10 +115,7 @@ def positional(help: str, **more: Any) -> Option:
     return Option(help, positional=True, **{"required": True, **more})
 
 
-_LABELS = "ci_tasks.cli.completion:labels"
-_ROWS = "ci_tasks.cli.completion:rows"
-_HOSTS = "ci_tasks.cli.completion:hosts"
-_RUNS = "ci_tasks.cli.completion:runs"
+_COMPLETION = "ci_tasks.cli.command_line"
 
 # The checkout and its workflow.
 REPO = text("the checkout (else CI_TASKS_REPO, the current directory, ../slime, the embedded sample)", "DIR")
@@ -133,42 +124,25 @@ WORKFLOW = text("the workflow file (else the project's, such as .github/workflow
 BASE = text("the revision that changed tests are compared with (else origin/main)", "REV", nox=True)
 LABEL = positional(
     "a label of the workflow, its PR label or its job name; `ci-tasks jobs` lists them",
-    complete=_LABELS,
+    complete=f"{_COMPLETION}:labels",
     hint="`ci-tasks jobs` lists the labels",
 )
-ONLY = text("only rows whose names contain this text; several with commas", commas=True, complete=_ROWS)
+_ONLY = "only rows whose names contain this text; several with commas"
+ONLY = text(_ONLY, commas=True, complete=f"{_COMPLETION}:rows")
+RUN_NEEDS = switch("run the jobs of the workflow here whose outputs decide the rows")
 
 # Where and how rows run.
+_HOSTS = f"{_COMPLETION}:hosts"
 HOST = text("a host of hosts.yaml", "HOST", commas=True, complete=_HOSTS, hint="`ci-tasks hosts` lists them", nox=True)
-HOST_OF_RUN = replace(HOST, help="the host of a run that was started from another machine", commas=False)
-JOBS = number("number of rows at once on a host (else one a core, or as many as the GPUs allow)", "rows", nox=True)
-RUN_NEEDS = switch("run the jobs of the workflow here whose outputs decide the rows")
-_NO_GPUS = "for example --gpus 8, or --gpus 0 for none"
-GPUS = number("number of GPUs of rows for which the workflow says none", "GPUs", minimum=0, hint=_NO_GPUS, nox=True)
-TEST = repeatable("run only this test of rows that run pytest; repeatable", "FILE::NAME", nox=True)
 IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
-FRESH_ENV = switch("install all packages again instead of reusing those of earlier runs", nox=True)
-NO_PERSIST = switch("make a connection of its own, and keep none for the next command", nox=True)
-NO_PROBE = switch("put no probe into the run's Python interpreters: no evidence from inside the job", nox=True)
-_GIVE_UP = "minutes that rows wait for a host that is not ready or not reachable"
-GIVE_UP = number(_GIVE_UP, "minutes", default=60, metavar="MINUTES", nox=True)
 KEEP = switch("keep the container and the workspace of a row that fails, for `shell` and `retry`", nox=True)
 DETACH = switch("start the rows and return at once; `attach` fetches the results", nox=True)
-_TIMEOUT = "minutes after which the run is ended (else timeout_minutes of the host)"
-TIMEOUT = Option(_TIMEOUT, float, metavar="MIN", unit="minutes")
-WITH = repeatable(
-    "lay this working tree, dirty as it is, over the installed package NAME (sglang, megatron-core, …); repeatable",
-    "NAME=DIR",
-    excludes=(("no_probe", "the probe puts the tree before what is installed, and shows which one was imported", ""),),
-    nox=True,
-    last=True,
-)
 REPEAT = number("number of repetitions", "repetitions", hint="for example --repeat 20", nox=True)
 
 # Existing runs.
 RUN = positional(
     "a run's id, a batch, a prefix of either, or `last`",
-    complete=_RUNS,
+    complete=f"{_COMPLETION}:runs",
     hint="`ci-tasks runs` lists them, and `last` is the newest",
 )
 ONE_RUN = replace(RUN, help="a run's id, a prefix of it, or `last`")
@@ -178,19 +152,11 @@ BRIEF = switch(_BRIEF, excludes=(("json", "both would be on standard output", ""
 EVENTS = text("write what happens as JSON lines to this file, or - for standard output", "FILE")
 
 # A job that failed in CI.
-_FAILED_LOG = "a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log`)"
-FAILED_LOG = text(_FAILED_LOG, "FILE")
+FAILED_LOG = text("a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log`)", "FILE")
 FAILED_JOB = text("which job, where the log holds several", "JOB")
 FAILED_ATTEMPT = number("which attempt, where the log holds several (else the last)", "")
-FAILED_URL = text(
-    "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access",
-    "URL",
-    excludes=(
-        ("log", "both name the failed job", "leave one of them out"),
-        ("attempt", "the URL names the attempt", "…/actions/runs/RUN/attempts/N is one"),
-        ("job", "the URL names the job", "…/actions/runs/RUN/job/JOB is one"),
-    ),
-)
+_FAILED_URL = "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access"
+FAILED_URL = text(_FAILED_URL, "URL", excludes=not_with("log", "attempt", "job"))
 
 
 def options_class(function: Callable[..., int]) -> type[Any]:
@@ -201,10 +167,15 @@ def options_class(function: Callable[..., int]) -> type[Any]:
 
 
 def options_of(options: type[Any]) -> dict[str, Option]:
-    """Field name → option of a command's dataclass, without those of features that do not exist."""
-    by_name = {field.name: field.metadata.get("option") for field in dataclasses.fields(options)}
-    declared = {name: option for name, option in by_name.items() if option is not None and option.exists}
-    return dict(sorted(declared.items(), key=lambda item: item[1].last))
+    """Field name → option of a command's dataclass, without those of features that do not exist: the command's own
+    come first, those that it shares with others last."""
+    names = [name for owner in options.__mro__ for name in getattr(owner, "__annotations__", ())]
+    by_name = {field.name: field.metadata["option"] for field in dataclasses.fields(options)}
+    return {
+        name: by_name[name]
+        for name in dict.fromkeys(names)
+        if not by_name[name].feature or registry.find(by_name[name].feature)
+    }
 
 
 def flag_of(name: str, option: Option) -> str:
@@ -227,18 +198,17 @@ def build(options: type[T], values: Mapping[str, Any], command: str) -> T:
     """The typed options of `command` from the values of a command line, by field name. Raises UsageError, also for an
     empty text: it is mostly a variable that was meant to have a value."""
     declared = options_of(options)
+    given: dict[str, Any] = {}
     for name, option in declared.items():
-        given = values.get(name)
-        if isinstance(given, str) and not (given.strip(", ") if option.commas else given):
+        value = values.get(name)
+        if isinstance(value, str) and not (value.strip(", ") if option.commas else value):
             raise UsageError(f"{command}: {flag_of(name, option)} is empty", hint=option.hint or option.help)
-    values_by_name = {name: value for name in declared if (value := values.get(name))}
+        if value := value or os.environ.get(option.environment or " "):
+            given[name] = value
     for name, option in declared.items():
-        if name not in values_by_name and (value := os.environ.get(option.environment or " ")):
-            values_by_name[name] = value
-    for name, option in declared.items():
-        _check(name, option, declared, values_by_name, command)
+        _check(name, option, declared, given, command)
     return options(
-        **{name: declared[name].convert(flag_of(name, declared[name]), value) for name, value in values_by_name.items()}
+        **{name: declared[name].convert(flag_of(name, declared[name]), value) for name, value in given.items()}
     )
 
 
@@ -250,8 +220,6 @@ def _check(name: str, option: Option, declared: Mapping[str, Option], values: Ma
             where = f" (or {option.environment})" if option.environment else ""
             raise UsageError(f"{command} needs {typed(name, option)}{where}", hint=option.hint)
         return
-    if option.refused:
-        raise UsageError(f"{command} has no option {flag}: {option.refused}", hint=option.hint)
     if option.needs and option.needs not in values:
         raise UsageError(f"{flag} needs {typed(option.needs, declared[option.needs])}")
     for other, why, hint in option.excludes:

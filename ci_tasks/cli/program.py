@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ci_tasks import __version__, debug_log, registry
-from ci_tasks.cli import exit_handler
+from ci_tasks.cli import command_line, exit_handler
+from ci_tasks.cli.commands import find
+from ci_tasks.cli.options import build, options_class
 from ci_tasks.errors import UsageError
 from ci_tasks.safe_output import PROGRAM
 
@@ -37,38 +39,28 @@ def run(argv: Sequence[str]) -> int:
 
 def _execute(words: Sequence[str]) -> int:
     if words[:1] == ["--complete"]:
-        from ci_tasks.cli.completion import candidates
-
-        *before, current = words[2:] or [
-            ""
-        ]  # the script leaves the program's name out, and ends with the cursor's word
-        print("\n".join(candidates(before, current)))
+        *before, current = words[2:] or [""]  # the script ends with the cursor's word
+        print("\n".join(command_line.candidates(before, current)))
         return 0
-    from ci_tasks.cli.parser import PROGRAM_OPTIONS, parse
-
-    line = parse(words)
+    line = command_line.parse(words)
     asked, command = line.program.values, line.current
+    help = asked.get("help", not asked)
     if shell := asked.get("print_completion_script"):
-        from ci_tasks.cli.completion import SCRIPTS
-
-        print(SCRIPTS[PROGRAM_OPTIONS["print_completion_script"].convert("--print-completion-script", shell)], end="")
+        option = command_line.PROGRAM_OPTIONS["print_completion_script"]
+        print(command_line.SCRIPTS[option.convert("--print-completion-script", shell)], end="")
     elif "version" in asked:
         print(f"{PROGRAM} {__version__}")
     elif command is not line.program and "help" not in asked and "list" not in asked:
         return run_command(command.name, command.values)
+    elif isinstance(help, str):
+        print("\n".join(command_line.help_of_command(help)))
     else:
-        from ci_tasks.cli import help
-
-        name = asked.get("help", not asked)
-        print("\n".join(help.of_command(name) if isinstance(name, str) else help.overview(with_options=name)))
+        print("\n".join(command_line.overview(with_options=help)))
     return 0
 
 
 def run_command(name: str, values: Mapping[str, Any]) -> int:
     """Check the values of the command's options, by field name, and run it. Returns its exit code."""
-    from ci_tasks.cli.commands import find
-    from ci_tasks.cli.options import build, options_class
-
     command = find(name)
     assert command is not None
     function = registry.load(command.function)

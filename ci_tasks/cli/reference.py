@@ -1,24 +1,39 @@
-"""docs/reference/commands.md: what `ci-tasks --help COMMAND` prints of every command, with its exit codes and schema.
+"""docs/reference/commands.md and docs/schemas, which are generated:
 
-python -m ci_tasks.cli.reference      writes it
+python -m ci_tasks.cli.reference      writes them
+
+The page has what `ci-tasks --help COMMAND` prints of every command, with its exit codes and schema. The JSON schemas
+are of what programs read: `--json` of each command, in one file for commands that print the same, and the lines of
+`--events`. They are made from the records that are printed, so that neither can say something else. A field that is
+added is no new version of a schema, so readers ignore keys that they do not know.
 """
 
 from __future__ import annotations
 
+import collections.abc
+import dataclasses
+import json
 import sys
-from collections.abc import Iterator
+import types
+import typing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ci_tasks import registry
-from ci_tasks.cli import help
+from ci_tasks.agent.codec import JSON_SCHEMA, VERSION_KEY
+from ci_tasks.cli.command_line import help_of_command, overview
 from ci_tasks.cli.commands import HEADINGS, commands
-from ci_tasks.cli.commands.run import RemoteOptions
+from ci_tasks.cli.commands.labels import RemoteOptions
 from ci_tasks.cli.options import flag_of, options_of
-from ci_tasks.cli.schemas import commands_by_schema
 from ci_tasks.registry import Command
 
-PAGE = Path("docs/reference/commands.md")
+DOCS = Path("docs")
+EVENTS = "events"
+_EVENT = "ci_tasks.run.events:Event"
 _COLUMNS = 120
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_TYPES: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 _INTRODUCTION = """\
 # Commands and options
 
@@ -32,14 +47,21 @@ _NOX = """\
 """
 
 
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
 def page() -> str:
     """The page's text, in the order in which `ci-tasks` lists the commands: by heading, those of the core first."""
-    lines = [_INTRODUCTION, *_block(help.overview(with_options=True, columns=_COLUMNS))]
+    lines = [_INTRODUCTION, *_block(overview(with_options=True, width=_COLUMNS))]
     for heading in dict.fromkeys([*HEADINGS, *(command.heading for command in commands())]):
         lines += [f"## {heading}", ""]
         for command in commands():
             if command.heading == heading:
-                lines += [f"### ci-tasks {command.name}", "", *_block(help.of_command(command.name, _COLUMNS))]
+                lines += [
+                    f"### ci-tasks {command.name}",
+                    "",
+                    *_block(help_of_command(command.name, _COLUMNS)),
+                ]
                 lines += [f"{links}.", ""] if (links := "; ".join(_links(command))) else []
     return "\n".join([*lines, *_nox()]) + "\n"
 
@@ -64,12 +86,88 @@ def _links(command: Command) -> Iterator[str]:
 def _nox() -> Iterator[str]:
     accepted = {name: option for name, option in options_of(RemoteOptions).items() if option.nox}
     yield from (_NOX, ", ".join(f"`{flag_of(name, option)}`" for name, option in accepted.items()) + ".")
-    sessions: dict[str, list[str]] = {}
-    for session in (session for feature in registry.features() for session in feature.nox_sessions):
-        sessions.setdefault(session.command_line[0], []).append(f"`{session.name}`")
-    for name, names in sessions.items():
-        yield from ("", f"The sessions {', '.join(names)} take the options of [`{name}`](#ci-tasks-{name}).")
+
+
+# -- schemas -----------------------------------------------------------------------------------------------------------
+
+
+def commands_by_schema() -> dict[str, list[Command]]:
+    """The name of a schema, which is that of the first command of its → the commands whose --json it describes."""
+    by_records: dict[tuple[str, ...], list[Command]] = {}
+    for command in commands():
+        if command.json:
+            by_records.setdefault(command.json, []).append(command)
+    return {alike[0].name: alike for alike in by_records.values()}
+
+
+def schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Name → schema: of --json, and of a line of --events."""
+    for name, alike in commands_by_schema().items():
+        yield name, _document(f"{', '.join(command.name for command in alike)} --json", alike[0].json)
+    yield EVENTS, _document("a line of --events", (_EVENT,))
+
+
+def _document(title: str, references: tuple[str, ...]) -> dict[str, Any]:
+    """`references` are `module:Record`, or `module:Record[]` for a list of them."""
+    definitions: dict[str, Any] = {}
+    forms = []
+    for reference in references:
+        record = _schema(registry.load(reference.removesuffix("[]")), definitions)
+        forms.append({"type": "array", "items": record} if reference.endswith("[]") else record)
+    content = forms[0] if len(forms) == 1 else {"anyOf": forms}
+    return {"$schema": _DRAFT, "title": title, **content, "$defs": dict(sorted(definitions.items()))}
+
+
+def _schema(kind: Any, definitions: dict[str, Any]) -> Mapping[str, Any]:
+    """The schema of an annotation; records are put into `definitions`."""
+    if kind in (Any, object):
+        return {}
+    if kind in _TYPES:
+        return {"type": _TYPES[kind]}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_schema(argument, definitions) for argument in arguments]}
+    if origin is tuple and arguments[1:] != (...,):
+        return {"type": "array", "prefixItems": [_schema(argument, definitions) for argument in arguments]}
+    if origin in (tuple, list, collections.abc.Sequence):
+        return {"type": "array", "items": _schema(arguments[0], definitions)}
+    if origin in (dict, collections.abc.Mapping):
+        return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
+    if kind.__name__ not in definitions:
+        definitions[kind.__name__] = {}  # of one that holds itself
+        definitions[kind.__name__] = _record(kind, definitions)
+    return {"$ref": f"#/$defs/{kind.__name__}"}
+
+
+def _record(kind: Any, definitions: dict[str, Any]) -> Mapping[str, Any]:
+    """Every key is always there, but those that say so."""
+    annotations = typing.get_type_hints(kind)
+    stored = [field for field in dataclasses.fields(kind) if field.metadata.get("stored", True)]
+    own = {field.name: field.metadata.get(JSON_SCHEMA, {}) for field in stored}
+    properties = {name: own[name].get("schema") or _schema(annotations[name], definitions) for name in own}
+    return {
+        "type": "object",
+        "description": " ".join((kind.__doc__ or "").split()),
+        "properties": {VERSION_KEY: {"type": "string"}, **properties},
+        "required": [name for name in properties if not own[name].get("optional")],
+    }
+
+
+def text(schema: Mapping[str, Any]) -> str:
+    """A line for each definition: short, and a difference shows which record has changed."""
+    definitions = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in schema["$defs"].items()]
+    head = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in schema.items() if key != "$defs"]
+    inner = ",\n  ".join(definitions)
+    return ",\n".join(["{" + head[0], *head[1:], f'"$defs": {{\n  {inner}\n}}}}']) + "\n"
+
+
+def write(docs: Path) -> None:
+    (docs / "reference/commands.md").write_text(page(), encoding="utf-8")
+    for name, schema in schemas():
+        (docs / f"schemas/{name}.json").write_text(text(schema), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    (Path(sys.argv[1]) if sys.argv[1:] else PAGE).write_text(page(), encoding="utf-8")
+    write(Path(sys.argv[1]) if sys.argv[1:] else DOCS)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from dataclasses import field, replace
+from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
@@ -36,13 +36,11 @@ from ci_tasks.workflow.rows import select
 
 @dataclass(frozen=True)
 class LabelResult:
-    """One run of a label. `records` is in the order of `logs`, and empty where the rows go on without us;
-    `host_gpus` has the hosts that answered and have no scheduler of their own."""
+    """One run of a label. `records` is in the order of `logs`, and empty where the rows go on without us."""
 
     batch: str
     records: list[RunRecord]
     logs: list[str]
-    host_gpus: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -70,9 +68,8 @@ def run(
         return results[-1][1].going_on if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
     records = [record for result in ended for record in result.records]
     logs = [log for result in ended for log in result.logs]
-    gpus = {host: count for result in ended for host, count in result.host_gpus.items()}
     also = [*kept_lines(records, logs), *advice_without_gpu_host(records, config)]
-    return print_results(records, logs, ", ".join(result.batch for result in ended), gpus, also)
+    return print_results(records, logs, ", ".join(result.batch for result in ended), also)
 
 
 def execute_label(
@@ -141,8 +138,7 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -
     if len(records) < len(executions):
         records = []
     logs = [execution.log if records else _left(execution, view) for execution in executions]
-    answered = [each for each in ready.sessions if each.facts and not each.executor.has_scheduler]
-    return LabelResult(ready.batch.id, records, logs, {each.name: each.facts.gpus for each in answered if each.facts})
+    return LabelResult(ready.batch.id, records, logs)
 
 
 def _install(ready: PreparedBatch, planner: RowPlanner, view: EventView) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.files import NotAFile, open_file
@@ -216,7 +216,6 @@ def print_results(
     records: list[RunRecord],
     logs: Sequence[str],
     name: str,
-    gpus_by_host: Mapping[str, int] | None = None,
     also: Sequence[str] = (),
     *,
     all_deviations: bool = False,
@@ -226,9 +225,8 @@ def print_results(
     batches = list(dict.fromkeys(store.batch_of(record.id) for record in records))
     known = set() if all_deviations else _known_deviations(batches)
     command = f"ci-tasks report {','.join(batches)} --deviations"
-    counts = any(record.gpus for record in records) or len(gpus_by_host or {}) > 1
     width = terminal_width()
-    times = results.summary_lines(records, gpus_by_host or {}) if counts else []
+    times = results.wall_time(records)
     deviations = results.deviations(records, width, known, command)
     lines = ["", *results.table(records, logs, width), "", *deviations, "", *times, *([""] if times else []), *also]
     print("\n".join(lines))

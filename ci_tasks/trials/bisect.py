@@ -82,7 +82,11 @@ def bisect(
     revision = options.rev or (options.bad if options.axis == COMMIT or is_submodule else None) or "HEAD"
     source = open_source(options.repo, revision, options.workflow, config.given)
     options = replace(options, label=source.label_of(options.label))
-    row = _row(source, options)
+    chosen = rows_named(source, options.label, options.only)  # as the bad end has them
+    if len(chosen) != 1:
+        names = some([row.row for row in chosen], 8)
+        raise UsageError(f"a bisection follows one row, and --only {options.only!r} means {len(chosen)}", hint=names)
+    row = chosen[0].row
     if is_submodule:
         path = options.axis.removeprefix(SUBMODULE)
         searched = OverlaySource(path, str(source.path / path), submodule=path)
@@ -117,15 +121,6 @@ def bisect(
     return _result(trial, search)
 
 
-def _row(source: CheckoutSource, options: BisectOptions) -> str:
-    """The one row that is meant, as the bad end has it."""
-    chosen = rows_named(source, options.label, options.only)
-    if len(chosen) != 1:
-        names = some([row.row for row in chosen], 8)
-        raise UsageError(f"a bisection follows one row, and --only {options.only!r} means {len(chosen)}", hint=names)
-    return chosen[0].row
-
-
 def _search(source: CheckoutSource, options: BisectOptions, revision: str) -> Search:
     """What is searched. Raises UsageError, CheckoutError."""
     axis, path, bad = options.axis, source.path, options.bad or "HEAD"
@@ -137,7 +132,11 @@ def _search(source: CheckoutSource, options: BisectOptions, revision: str) -> Se
     if axis == COMMIT:
         bad = revision
     elif axis.startswith(OVERLAY):
-        path = _overlay(source, name)
+        given = {overlay.name: Path(overlay.path) for overlay in source.given.overlays}
+        if name not in given:
+            hint = "DIR is the working tree whose commits are searched"
+            raise UsageError(f"--axis overlay:{name} needs --with {name or 'NAME'}=DIR", hint=hint)
+        path = given[name]
     else:
         good, bad = (pinned_commit(path, rev, name) for rev in (good, bad))
         path = path / name
@@ -145,15 +144,6 @@ def _search(source: CheckoutSource, options: BisectOptions, revision: str) -> Se
     settings = {commit.sha: commit for commit in (history.good, *history.commits)}
     at = "" if axis == COMMIT else commit_at(source.path, revision).sha
     return Search(axis, path, settings, CommitGraph(history.positions()), at)
-
-
-def _overlay(source: CheckoutSource, name: str) -> Path:
-    """The directory of the overlay `name`. Raises UsageError."""
-    given = {overlay.name: Path(overlay.path) for overlay in source.given.overlays}
-    if name not in given:
-        hint = "DIR is the working tree whose commits are searched"
-        raise UsageError(f"--axis overlay:{name} needs --with {name or 'NAME'}=DIR", hint=hint)
-    return given[name]
 
 
 def images_of(listed: str) -> tuple[str, ...]:
@@ -174,15 +164,14 @@ def _result(trial: Trial, search: Search) -> BisectionResult:
         print(f"interrupted after {counted(runs, 'run')}; the same command goes on from here", flush=True)
         return BisectionResult(CANCELLED, BISECT[CANCELLED], (), runs)
     verdict = trial.verdict(trial.rows[0])
-    likely = [(key, search.settings[key], share) for key, share in verdict.likely]
     tried = len({one.setting for one in trial.outcomes})
     effort = f"{counted(runs, 'run')} of {counted(tried, search.noun)}"
     print("\n".join(["", *_culprit(search, verdict), effort]), flush=True)
-    candidates = tuple(
-        CulpritCandidate(commit.sha, commit.subject, share, key if search.axis == IMAGE else "")
-        for key, commit, share in likely
-    )
-    return BisectionResult(verdict.word, BISECT[verdict.word], candidates, runs)
+    candidates = []
+    for key, share in verdict.likely:
+        commit, image = search.settings[key], key if search.axis == IMAGE else ""
+        candidates.append(CulpritCandidate(commit.sha, commit.subject, share, image))
+    return BisectionResult(verdict.word, BISECT[verdict.word], tuple(candidates), runs)
 
 
 def _culprit(search: Search, verdict: TrialVerdict) -> list[str]:

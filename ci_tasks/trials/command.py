@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from ci_tasks.cli.given_options import with_given
-from ci_tasks.cli.output import for_programs, print_record
+from ci_tasks.cli.shared import perform, with_given
 from ci_tasks.errors import UsageError
-from ci_tasks.trials.options import BisectOptions, CompareOptions, ReproduceOptions, TrialOptions
-
-if TYPE_CHECKING:
-    from ci_tasks.run.events import EventStream
+from ci_tasks.trials.options import BisectOptions, CompareOptions, ReproduceOptions
 
 
 def reproduce(options: ReproduceOptions) -> int:
@@ -33,7 +26,7 @@ def reproduce(options: ReproduceOptions) -> int:
         log = job_log.from_url(options.url)
     else:
         log = job_log.from_file(options.log or "-", options.job, attempt=options.attempt)
-    return _performed(options, lambda events: reproduce(log, config, options, events))
+    return perform(lambda events: reproduce(log, config, options, events), options)
 
 
 def compare(options: CompareOptions) -> int:
@@ -46,7 +39,7 @@ def compare(options: CompareOptions) -> int:
     from ci_tasks.trials.compare import compare
 
     config = with_given(open_config(options.repo), options)
-    return _performed(options, lambda events: compare(options, config, events))
+    return perform(lambda events: compare(options, config, events), options)
 
 
 def bisect(options: BisectOptions) -> int:
@@ -61,7 +54,7 @@ def bisect(options: BisectOptions) -> int:
     from ci_tasks.trials.bisect import bisect
 
     _check_axis(options.axis, options)
-    return _performed(options, lambda events: bisect(options, with_given(open_config(options.repo), options), events))
+    return perform(lambda events: bisect(options, with_given(open_config(options.repo), options), events), options)
 
 
 def _check_axis(axis: str, options: BisectOptions) -> None:
@@ -74,13 +67,3 @@ def _check_axis(axis: str, options: BisectOptions) -> None:
         raise UsageError(f"bisect needs --{needed}", hint="`ci-tasks bisect --help` has examples")
     if other := "images" if options.images and axis != "image" else "rev" if options.rev and axis == "commit" else "":
         raise UsageError(f"--{other} and --axis {axis} cannot be combined", hint="leave one of them away")
-
-
-def _performed(options: TrialOptions, perform: Callable[[EventStream | None], Any]) -> int:
-    """Perform it with what --json and --events ask for, and print its record. Returns the exit code that it has."""
-    with for_programs(as_json=options.json, events=options.events) as events:
-        result = perform(events)
-        if events:
-            events.exit_code = result.exit_code
-    print_record(result, as_json=options.json)
-    return int(result.exit_code)

@@ -13,7 +13,7 @@ from ci_tasks.checkout.repository import default_base, resolve_base
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, one_line, printable
 from ci_tasks.report.table import paragraph
-from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, open_source
+from ci_tasks.run.checkout_source import ExecutionOptions, RunRequest, open_source
 from ci_tasks.run.label import execute_label
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ci_tasks.trials.options import CompareOptions
 
 BASE = "base"
-_MAX_RUNS = 20
 # What is printed beside a word. bench/trials.py simulates these promises.
 _RIGHT = f"; wrong in at most {100 * ERROR:.0f} % of comparisons"
 _NO_RISE = f"; a failure rate that rose by {100 * RISE:.0f} points or more is overlooked in at most {100 * ERROR:.0f} %"
@@ -81,31 +80,30 @@ def compare(
     names = tuple(row.row for row in rows_named(source, label, options.only))
     commit = resolve_base(source.path, revision)
     sources = {YOURS: source, BASE: open_source(str(source.path), commit, source.workflow.path, config.given)}
-    _check_base(sources[BASE], label, names)
+    there = {row.row for row in rows_named(sources[BASE], label, None)}
+    if missing := [name for name in names if name not in there]:
+        message = f"the base {commit[:12]} has no row {missing[0]} of label {label}: nothing to compare it with"
+        raise UsageError(message, hint="--only leaves out what is new on your tree, --base names another base")
     run = RunRequest(label, None, host, image=options.image, rows=names, probe=not options.no_probe)
     with ExitStack() as stack:
         trees = {side: stack.enter_context(pinned(each, None)) for side, each in sources.items()}
         yours, base = (trees[side].checkout for side in (YOURS, BASE))
         if base.tree == yours.tree:
-            raise UsageError(
-                f"your tree is that of the base {base.commit[:12]}",
-                hint="--base REV names another one; `run --repeat 20` measures how often a row fails",
-            )
+            raise UsageError(f"your tree is that of the base {base.commit[:12]}", hint="--base REV names another one")
         subjects = {side: Subject(each, run, trees[side]) for side, each in sources.items()}
         runner = Runner(config, subjects.__getitem__, ExecutionOptions(events=events), execute=execute)
         settings = {side: tree.checkout.tree for side, tree in trees.items()}
         more = {"label": label, "host": host, "image": options.image or "", **given_key(source.given)}
         trial = stack.enter_context(Trial("compare", settings, run.rows, runner, more=more, resume=not options.fresh))
-        max_runs = options.max_runs or _MAX_RUNS
         what = f"row {run.rows[0]}" if len(run.rows) == 1 else f"failing rows of {len(run.rows)}"
         base_is = f"merge base of HEAD and {parted_from}" if parted_from else revision
         lines = [source.headline, f"comparing {what} on {host}", f"yours: {yours.title}"]
         lines += [f"base: {(base.head or base.commit)[:12]} ({base_is})"]
-        lines += [f"at most {expected_cost(max_runs, label, run.rows, host)} for a row"]
+        lines += [f"at most {expected_cost(options.max_runs, label, run.rows, host)} for a row"]
         print("\n".join(map(printable, lines)), flush=True)
         rule = AB(BASE, YOURS, screen=len(run.rows) > 1, seed="".join(settings.values()))
         made = Counter(one.row for one in trial.outcomes if one.counts)
-        trial.run(lambda row: replace(rule, at_most=max_runs + made[row]))
+        trial.run(lambda row: replace(rule, at_most=options.max_runs + made[row]))
     verdicts, width = {row: trial.verdict(row) for row in trial.rows}, terminal_width()
     samples = {row: rule.sample(trial.of_row(row)) for row in verdicts}
     mine, theirs = ({row: report.side(of, side) for row, of in samples.items()} for side in (YOURS, BASE))
@@ -118,16 +116,6 @@ def compare(
     lines += ["", *paragraph(f"{word}{_PROMISES.get(word, '')}", width)]
     print("\n".join(lines), flush=True)
     return ComparisonResult(word, COMPARE[word], label, host, base.commit, yours.commit, ERROR, RISE, rows)
-
-
-def _check_base(base: CheckoutSource, label: str, rows: Sequence[str]) -> None:
-    """Raises UsageError for a row that the base does not have."""
-    there = {row.row for row in rows_named(base, label, None)}
-    if missing := [row for row in rows if row not in there]:
-        raise UsageError(
-            f"the base {(base.rev or '')[:12]} has no row {missing[0]} of label {label}: nothing to compare it with",
-            hint="what is new on your tree can only fail by your change; --only leaves it out, --base names another",
-        )
 
 
 def _notes(rows: Sequence[RowComparison], width: int | None) -> list[str]:

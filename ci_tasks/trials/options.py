@@ -6,8 +6,18 @@ from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli import options as flags
-from ci_tasks.cli.given_options import RowOptions
+from ci_tasks.cli.shared import RowOptions
 
+_ON_MY_TREE = "run the working tree instead of CI's commit, to show that it is fixed"
+_LABEL = "the label, if the log does not say it"
+_BASE = "the revision to compare with (default: merge base with origin/main, or main)"
+_MAX_RUNS = "give up after so many new runs of a row, of both sides together"
+_ROW = "the row's name, or a part that no other row has"
+_AXIS = "what to search: commit, or with one commit of the checkout: image, submodule:PATH, or overlay:NAME of --with"
+_IMAGES = (
+    "with --axis image: images from good to bad, with commas, or a file with one in each line; name them by digest"
+)
+_SIGNATURE = "the failure to look for, as `triage` names it (default: the one seen most at --bad)"
 BISECT_EXAMPLE = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci-tasks jobs` lists the rows"
 
 
@@ -37,14 +47,9 @@ class ReproduceOptions(TrialOptions):
     url: str | None = flags.FAILED_URL.field()
     job: str | None = flags.FAILED_JOB.field()
     attempt: int | None = flags.FAILED_ATTEMPT.field()
-    on_my_tree: bool = flags.switch(
-        "run the working tree instead of CI's commit, to show that it is fixed",
-        excludes=(("rev", "they name two trees", ""),),
-    ).field()
+    on_my_tree: bool = flags.switch(_ON_MY_TREE, excludes=flags.not_with("rev")).field()
     repeat: int | None = flags.REPEAT.field(help=f"{flags.REPEAT.help}; one equal failure is enough")
-    label: str | None = flags.text(
-        "the label, if the log does not say it", "LABEL", complete=flags.LABEL.complete
-    ).field()
+    label: str | None = flags.text(_LABEL, "LABEL", complete=flags.LABEL.complete).field()
     only: str | None = flags.ONLY.field(help="the row, if the log does not say it")
     rev: str | None = flags.REV.field(help="the commit, if the log does not say it or another one is meant")
     keep: bool = flags.KEEP.field()
@@ -53,41 +58,17 @@ class ReproduceOptions(TrialOptions):
 @dataclass(frozen=True)
 class CompareOptions(JournalOptions):
     only: str | None = flags.ONLY.field()
-    base: str | None = flags.BASE.field(
-        help="the revision to compare with (default: merge base with origin/main, or main)"
-    )
-    max_runs: int | None = flags.number(
-        "give up after so many new runs of a row, of both sides together (default: 20)",
-        "runs",
-        minimum=6,
-        hint="three runs of each side are the fewest that show a difference, as with --max-runs 20",
-    ).field()
+    base: str | None = flags.BASE.field(help=_BASE)
+    max_runs: int = flags.number(_MAX_RUNS, "runs", minimum=6, default=20).field()
 
 
 @dataclass(frozen=True)
 class BisectOptions(JournalOptions):
-    only: str = flags.ONLY.field(
-        help="the row's name, or a part that no other row has",
-        metavar="ROW",
-        commas=False,
-        required=True,
-        hint=BISECT_EXAMPLE,
-    )
-    axis: str = flags.text(
-        "what to search: commit; or, with one commit of the checkout, image, submodule:PATH, or overlay:NAME of --with",
-        "AXIS",
-        default="commit",
-    ).field()
+    only: str = flags.ONLY.field(help=_ROW, metavar="ROW", commas=False, required=True, hint=BISECT_EXAMPLE)
+    axis: str = flags.text(_AXIS, "AXIS", default="commit").field()
     good: str | None = flags.text("a revision where the row passes", "REV").field()
     bad: str | None = flags.text("one where it fails, always or now and then (default: HEAD)", "REV").field()
-    images: str | None = flags.text(
-        "with --axis image: images from a good one to a bad one, with commas, or a file with one in each line; "
-        "name them by digest, since tags move",
-        "LIST",
-        excludes=tuple((other, "the list has the images and the ends", "") for other in ("image", "good", "bad")),
-    ).field()
+    images: str | None = flags.text(_IMAGES, "LIST", excludes=flags.not_with("image", "good", "bad")).field()
     rev: str | None = flags.REV.field(help="with another axis than commit: the commit that runs (default: HEAD)")
-    signature: str | None = flags.text(
-        "the failure to look for, as `triage` names it (default: the one seen most at --bad)", "TEXT"
-    ).field()
+    signature: str | None = flags.text(_SIGNATURE, "TEXT").field()
     first_parent: bool = flags.switch("treat a merge as one commit").field()

@@ -119,14 +119,10 @@ def _request(job: CiJob, options: ReproduceOptions) -> RunRequest:
         name, colon, tag = ci.image.partition("@")[0].rpartition(":")
         image = f"{name if colon and '/' not in tag else f'{name}{colon}{tag}'}@{ci.digest}"
     is_changed = job.source.suite.is_changed(job.row.label) and not options.on_my_tree
+    base = (ci.merge_base or None) if is_changed else None
+    row, probe = (job.row.row,), not options.no_probe
     return RunRequest(
-        job.row.label,
-        host=options.host,
-        base=(ci.merge_base or None) if is_changed else None,
-        keep=options.keep,
-        image=image,
-        rows=(job.row.row,),
-        probe=not options.no_probe,
+        job.row.label, host=options.host, base=base, keep=options.keep, image=image, rows=row, probe=probe
     )
 
 

@@ -21,7 +21,7 @@ from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UsageError, counted
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.hosts.executor import Executor, OpenExecutor, open_executor
-from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord, epoch_seconds
+from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
 from ci_tasks.report.table import duration
 from ci_tasks.results import store
 from ci_tasks.results.history import RunQuery, search
@@ -153,17 +153,20 @@ class Runner:
 
 
 def outcome_of(setting: str, record: RunRecord, log: str = "") -> Outcome:
-    """What a run's record says of its setting."""
-    failed = record.status in (FAILED, VACUOUS)
+    """What a run's record says of its setting. Of a row that hung, the log's last line says nothing."""
+    failed, triage = record.status in (FAILED, VACUOUS), record.triage
+    signature = VACUOUS if record.status == VACUOUS else record.signature or _VARIES.sub("#", record.reason)
+    hung = record.hang.reason if record.hang is not None and record.hang.outcome == "shown" else ""
+    reason = hung or (triage.text or triage.line if triage else "") or record.reason
     attempt = record.attempts[-1] if record.attempts else None
     gpus = ",".join(map(str, sorted(attempt.gpu_ids))) if attempt else ""
     return Outcome(
         setting,
         record.row,
         FAILED if failed else record.status,
-        signature=_signature(record) if failed else "",
-        kind=record.triage.kind if failed and record.triage else "",
-        reason=_reason(record),
+        signature=signature if failed else "",
+        kind=triage.kind if failed and triage else "",
+        reason="" if record.status == PASSED else reason,
         run=record.id,
         log=log,
         host=record.host or "",
@@ -173,19 +176,6 @@ def outcome_of(setting: str, record: RunRecord, log: str = "") -> Outcome:
     )
 
 
-def _signature(record: RunRecord) -> str:
-    """What tells this failure from another: triage's word for it, else the reason without what varies."""
-    return VACUOUS if record.status == VACUOUS else record.signature or _VARIES.sub("#", record.reason)
-
-
-def _reason(record: RunRecord) -> str:
-    """The line that says why. Of a row that hung, the log's last line says nothing."""
-    if record.status == PASSED:
-        return ""
-    hung = record.hang.reason if record.hang is not None and record.hang.outcome == "shown" else ""
-    return hung or (record.triage.text or record.triage.line if record.triage else "") or record.reason
-
-
 def given_key(given: GivenValues) -> dict[str, str]:
     """What tells a trial with these values from others, for its journal. Overlays are in the trees."""
     values = replace(given, sources={}, overlays=())
@@ -193,21 +183,15 @@ def given_key(given: GivenValues) -> dict[str, str]:
 
 
 def expected_cost(runs: int, label: str, rows: Sequence[str], host: str) -> str:
-    """How many runs, and how long they may take by earlier ones of the rows."""
-    took = [*filter(None, (_seconds_with_setup(label, row, host) for row in rows))]
+    """How many runs, and how long they may take by earlier ones of the rows that passed."""
+    took = []
+    for row in rows:
+        records = search(RunQuery(label=label, row=(row,), status=(PASSED,), host=(host,), limit=_RECENT))
+        seconds = [one.timings.seconds for one in records if one.row == row and one.timings.seconds]
+        took += [median(seconds)] if seconds else []
     if not took:
         return f"{counted(runs, 'run')}, no earlier run says how long each takes"
     return f"{counted(runs, 'run')}, about {duration(max(took))} each: {duration(max(took) * runs)}"
-
-
-def _seconds_with_setup(label: str, row: str, host: str) -> float | None:
-    """From the plan of a run to its end, by the newest runs that passed; None without one."""
-    took = []
-    for record in search(RunQuery(label=label, row=(row,), status=(PASSED,), host=(host,), limit=_RECENT)):
-        ended, planned = epoch_seconds(record.ended_at), store.planned_at(store.batch_of(record.id)) / 1e9
-        if record.row == row and not record.is_partial and ended is not None and planned:
-            took.append(ended - planned)
-    return median(took) if took else None
 
 
 class QuietView(PlainView):

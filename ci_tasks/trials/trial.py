@@ -60,12 +60,11 @@ class Trial:
         more: Mapping[str, str] | None = None,
         resume: bool = True,
         name: Callable[[str], str] = str,
-        say: Callable[[str], None] = lambda line: print(line, flush=True),
     ) -> None:
         asked = {"question": question, "settings": settings, "rows": rows, "more": more or {}}
         self._asked = known_secrets.masked(json.dumps(asked, sort_keys=True)).encode()
         self.question, self.settings, self._asked_rows = question, settings, rows
-        self.perform, self.resume, self.name, self.say = perform, resume, name, say
+        self.perform, self.resume, self.name = perform, resume, name
         self.outcomes: list[Outcome] = []
         self.verdicts: dict[str, TrialVerdict] = {}
         self.is_interrupted = False
@@ -93,7 +92,7 @@ class Trial:
         for number, outcome in enumerate(self.outcomes, 1):
             self._say(number, outcome)
         if self.outcomes:
-            self.say(f"going on after {counted(len(self.outcomes), 'run')} of before ({self.path})")
+            print(f"going on after {counted(len(self.outcomes), 'run')} of before ({self.path})", flush=True)
         with noticed() as interrupted:
             try:
                 while not until() and (runs := self._wanted(rule)):
@@ -169,7 +168,7 @@ class Trial:
 
     def _say(self, number: int, one: Outcome) -> None:
         setting = f"{self.name(one.setting)}  " if len(self.settings) > 1 else ""
-        self.say(report.line(number, one, f"{setting}{one.row}"))
+        print(report.line(number, one, f"{setting}{one.row}"), flush=True)
 
     def _write(self, line: bytes) -> None:
         self._file.write(line + b"\n")

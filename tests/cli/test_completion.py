@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.cli.completion import candidates
+from ci_tasks.cli.command_line import candidates
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = """

@@ -33,7 +33,7 @@ NO_RUN |= {"ci_tasks.hosts.runs", "ci_tasks.hosts.executor", "ci_tasks.run.label
 LOOKS = NEVER | NO_FILES | NO_RUN
 NOTHING_READ = LOOKS | NO_YAML | NO_GIT | NO_RECORDS
 # The options of a command are those of its module, which every look at them loads.
-NO_COMMAND = {"json", "pathlib", "datetime", "textwrap", "ci_tasks.cli.commands.run"}
+NO_COMMAND = {"json", "pathlib", "datetime", "textwrap", "ci_tasks.cli.commands.labels"}
 FORBIDDEN = {
     "--version": NOTHING_READ | NO_COMMAND | {"ci_tasks.features"},
     "--list": NOTHING_READ | NO_COMMAND - {"textwrap"},
@@ -101,7 +101,7 @@ print(*sorted(set(sys.modules) - before))
 """
     modules = _python(program, tmp_path).split()
     assert "ci_tasks.run.checkout_source" in modules
-    assert sorted((LOOKS | NO_RECORDS | {"ci_tasks.config", "ci_tasks.cli.parser"}) & set(modules)) == []
+    assert sorted((LOOKS | NO_RECORDS | {"ci_tasks.config", "ci_tasks.cli.command_line"}) & set(modules)) == []
 
 
 def test_the_agent_of_a_row_loads_nothing_for_what_few_rows_have(tmp_path: Path) -> None:

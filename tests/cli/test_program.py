@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.cli.help import description
-from ci_tasks.registry import Command
 from tests.fixtures import CommandResult, Person
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,33 +61,6 @@ def test_invoke_prints_the_same_errors(arguments: str, tmp_path: Path) -> None:
 def test_options_of_invoke_itself_may_precede_a_command(options: str, tmp_path: Path) -> None:
     done = run("invoke", f"{options} jobs precision", tmp_path)
     assert (done.code, "tiny_parallel_check" in done.out) == (0, True), done.err
-
-
-def test_help_fits_a_terminal_and_no_call_of_an_example_is_broken() -> None:
-    def command() -> int:
-        """
-        ci-tasks x --option a-long-value-of-it      what it is for, in many words that do not fit beside it
-        ci-tasks x                                  short
-
-        A paragraph whose one line has more than forty columns.
-        """
-        return 0
-
-    task = Command("x", "Heading", "A summary that is longer than forty columns are.", "ci_tasks.y:x")
-    assert description(task, command, 40) == [
-        "  A summary that is longer than forty",
-        "  columns are.",
-        "",
-        "  ci-tasks x --option a-long-value-of-it",
-        "      what it is for, in many words that",
-        "      do not fit beside it",
-        "  ci-tasks x",
-        "      short",
-        "",
-        "  A paragraph whose one line has more",
-        "  than forty columns.",
-    ]
-    assert "  ci-tasks x                                  short" in description(task, command, 120)
 
 
 def test_calls_in_help_and_hints_are_of_ci_tasks_whatever_was_started(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import nox
 import pytest
 
 from ci_tasks.cli import sessions
-from ci_tasks.cli.commands import run
-from ci_tasks.cli.commands.run import RemoteOptions
+from ci_tasks.cli.commands import labels
+from ci_tasks.cli.commands.labels import RemoteOptions
 from ci_tasks.cli.sessions import parse_posargs
 from ci_tasks.errors import UsageError
 from ci_tasks.registry import Session
@@ -57,7 +57,7 @@ def test_a_sessions_exit_code_is_noxs_if_it_is_the_only_one_and_fails_it_otherwi
     feature = SimpleNamespace(name="f", nox_sessions=[Session("lint", "", ("lint",))])
     monkeypatch.setattr(sessions, "registry", SimpleNamespace(features=lambda: [feature]))
     monkeypatch.setenv("CI_TASKS_REPO", str(SAMPLE))
-    monkeypatch.setattr(run, "run_label", lambda options: 125)
+    monkeypatch.setattr(labels, "run_label", lambda options: 125)
     monkeypatch.setattr(subprocess, "call", lambda words: 125)
     sessions.register()
     for name in ("ckpt", "lint"):

@@ -68,20 +68,6 @@ def test_rows_of_one_signature_are_one_failure_and_what_hit_most_rows_is_first()
     assert found[0].reason == "why oom"
 
 
-def test_without_a_known_cause_the_reason_is_what_rows_share() -> None:
-    found = failures(
-        [
-            record("a", "blocked", reason="no GPU\nsecond line"),
-            record("b", "blocked", "unknown", reason="no GPU\nsecond line"),
-            record("c", "lost"),
-        ]
-    )
-    assert [(failure.reason, len(failure.records)) for failure in found] == [
-        ("the log does not say why", 1),
-        ("no GPU", 2),
-    ]
-
-
 def commands(records: list[RunRecord], features: tuple[str, ...] = FEATURES) -> list[str]:
     return [step.command for step in next_steps(["b"], records, features)]
 

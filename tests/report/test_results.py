@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ci_tasks.agent.codec import decode
-from ci_tasks.records import Evidence, GpuUse, RunRecord
-from ci_tasks.report.results import deviations, evidence, gpu_oddities, reason_with_attempts, summary, table
+from ci_tasks.records import Attempt, Evidence, RunRecord, epoch_seconds
+from ci_tasks.report.results import deviations, evidence, reason_with_attempts, table, wall_time
 
 NOTHING = {"kind": "none", "tests": 0, "failures": 0, "skipped": 0, "steps": 0}
 
@@ -26,37 +26,6 @@ LAST = {"id": "b.01", "host": None, "status": "passed"}
 
 def differs(what: str = "code", ci: str = "merge", here: str = "tree", why: str = "yours") -> dict[str, str]:
     return {"what": what, "ci": ci, "here": here, "why": why}
-
-
-def test_results_have_a_line_a_row_and_the_log_of_what_did_not_pass() -> None:
-    records = [
-        record("ppo"),
-        record("ckpt[async]", "failed", reason="exit code 1:\n  Traceback\tKeyError", timings={"seconds": 125.0}),
-        record("not begun", "blocked", reason="no GPU", started_at=None, timings={"seconds": None}, evidence=NOTHING),
-    ]
-    assert table(records, ["/l/1", "/l/2", "/l/3"]) == [
-        "STATUS   ROW          TIME        EVIDENCE  REASON",
-        "passed   ppo          1.3 s       2 tests",
-        "failed   ckpt[async]  2 min 05 s  2 tests   exit code 1: Traceback KeyError",
-        "blocked  not begun    -           -         no GPU",
-        "",
-        "log of ckpt[async]:  /l/2",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("statuses", "expected"),
-    [
-        ([], "no row ran"),
-        (["passed"], "1 passed"),
-        (
-            ["lost", "cancelled", "blocked", "vacuous", "failed", "passed", "passed"],
-            "2 passed, 1 failed, 1 vacuous, 1 blocked, 1 cancelled, 1 lost",
-        ),
-    ],
-)
-def test_the_summary_counts_in_one_order(statuses: list[str], expected: str) -> None:
-    assert summary([record("r", status) for status in statuses]) == expected
 
 
 @pytest.mark.parametrize(
@@ -154,15 +123,6 @@ def test_two_differences_that_begin_alike_stay_two() -> None:
     assert [line[-5:] for line in deviations(records)[1:]] == ["s [a]", "s [b]"]
 
 
-def test_rows_of_several_hosts_say_which() -> None:
-    records = [record("a", host="h100a"), record("b", "blocked", host="h100b", reason="disk full", started_at=None)]
-    assert table(records, [""] * 2) == [
-        "STATUS   ROW  HOST   TIME   EVIDENCE  REASON",
-        "passed   a    h100a  1.3 s  2 tests",
-        "blocked  b    h100b  1.3 s  2 tests   disk full",
-    ]
-
-
 def test_rows_of_one_host_do_not() -> None:
     records = [record("a", host="h100a", attempts=[LAST])] * 2
     assert table(records, ["", ""]) == table([record("a")] * 2, ["", ""])
@@ -194,13 +154,51 @@ def test_a_row_that_needed_several_attempts_says_what_became_of_them() -> None:
     ]
 
 
-def test_what_was_odd_about_gpus_stands_below_the_table_and_of_a_failure_what_was_not_seen() -> None:
-    use = GpuUse(oddities=("GPU 3 was throttled (power cap) for 41 s",), not_seen=("Xids: the log was not read",))
-    records = [replace(record("a", "passed"), gpu_use=use), replace(record("b", "failed"), gpu_use=use)]
-    assert gpu_oddities(records) == [
-        "GPUs while rows ran:",
-        "  a:  GPU 3 was throttled (power cap) for 41 s",
-        "  b:  GPU 3 was throttled (power cap) for 41 s",
-        "  b:  Xids: the log was not read",
-    ]
-    assert not gpu_oddities([record("a", "failed")])
+def stamp(at: float) -> str:
+    whole, thousandths = divmod(round(at * 1000), 1000)
+    return f"2026-11-21T{12 + whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}.{thousandths:03d}+00:00"
+
+
+def attempt(host: str, begin: float, end: float, **more: Any) -> Attempt:
+    return replace(Attempt("b.01", host, "passed", started_at=stamp(begin), ended_at=stamp(end)), **more)
+
+
+def ran(
+    row: str, host: str, begin: float, end: float, gpus: int = 8, earlier: Sequence[Attempt] = (), **more: Any
+) -> RunRecord:
+    return RunRecord(
+        "b.01", "l", row, host, "passed", gpus=gpus, attempts=(*earlier, attempt(host, begin, end, **more))
+    )
+
+
+def never(row: str) -> RunRecord:
+    return RunRecord("b.01", "l", row, "h100b", "blocked", attempts=(Attempt("b.01", "h100b", "blocked"),))
+
+
+ALONE = [ran("alone", "h", 0, 5)]
+UNTIMED = [ran("a", "h", 0, 5, ended_at=None), ran("b", "h", 0, 5, started_at="soon")]
+MOVED = ran("moved", "y", 40, 80, earlier=[attempt("x", 0, 40, status="lost")])
+
+
+@pytest.mark.parametrize(
+    ("records", "lines"),
+    [
+        ([ran("a", "h100a", 0, 600), ran("b", "h100a", 600.3, 1200, 4), never("never")], ["Wall time: 20 min"]),
+        ([MOVED, ran("other", "y", 40, 60)], ["Wall time: 80 s"]),
+        ([], []),
+        (ALONE, []),
+        ([never("a"), never("b")], []),
+        (UNTIMED, []),
+        ([ran("a", "h", 0, 5, 0), ran("b", "h", 0, 5, 0)], []),
+    ],
+)
+def test_the_wall_time_of_several_rows_counts_earlier_attempts(records: list[RunRecord], lines: list[str]) -> None:
+    assert wall_time(records) == lines
+
+
+TIMES = {"1970-01-01T01:00:01.500+01:00": 1.5, "2026-11-21T12:00:00Z": 1795262400.0, "2026-13-21T12:00:00Z": None}
+
+
+@pytest.mark.parametrize(("text", "since"), [*TIMES.items(), ("2026-11-21 12:00:00", 1795262400.0), (None, None)])
+def test_times(text: str | None, since: float | None) -> None:
+    assert epoch_seconds(text) == since

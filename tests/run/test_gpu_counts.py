@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions, jobs, plan
-from ci_tasks.cli.commands.run import RemoteOptions, RunOptions, remote, run
+from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions, RemoteOptions, RunOptions, jobs, plan, remote, run
 from ci_tasks.errors import UsageError
 
 WORKFLOW = """

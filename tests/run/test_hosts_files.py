@@ -12,7 +12,7 @@ import pytest
 
 from ci_tasks.agent.records import Checkout, Plan
 from ci_tasks.agent.run_directory import write_record
-from ci_tasks.cli.commands.hosts import HostsOptions, hosts
+from ci_tasks.cli.commands.runs import HostsOptions, hosts
 from ci_tasks.config import read
 from ci_tasks.errors import ConfigError
 from ci_tasks.records import RunRecord

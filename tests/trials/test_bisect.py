@@ -116,38 +116,6 @@ def test_the_end_names_the_commit_its_probability_and_what_shows_it(ask: Ask, ca
     assert "\x1b" not in out
 
 
-def test_an_interrupted_bisection_resumes(ask: Ask, capsys: Capture) -> None:
-    whole, first, rest = Runs(truth), Runs(truth), Runs(truth)
-    assert ask(whole, fresh=True) == 0
-    first.stop_after = 5
-    assert ask(first, fresh=True) == 130
-    assert "interrupted after 5 runs; the same command goes on from here" in capsys.readouterr().out
-    assert ask(rest) == 0
-    assert first.requests + rest.requests == whole.requests
-    assert "going on after 5 runs of before" in capsys.readouterr().out
-
-
-def test_a_finished_bisection_is_not_run_again_unless_fresh(ask: Ask, own_home: Path) -> None:
-    assert ask(Runs(truth)) == 0
-    again, fresh = Runs(truth), Runs(truth)
-    assert ask(again) == 0 and not again.requests
-    assert ask(fresh, fresh=True) == 0 and fresh.requests
-    (state,) = (own_home / "trials").glob("*.jsonl")
-    state.write_text("nonsense\n")
-    with pytest.raises(UsageError) as caught:
-        ask(Runs(truth))
-    assert "--fresh" in caught.value.hint
-
-
-def test_two_commands_are_not_at_one_bisection(ask: Ask) -> None:
-    def another(position: int, host: str) -> Kind:
-        with pytest.raises(UsageError, match="another command"):
-            ask(Runs(truth))
-        return truth(position, host)
-
-    ask(Runs(another))
-
-
 def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Ask) -> None:
     gaps = {f"c{number}": (BLOCKED, "the install steps ended with 1") for number in range(1, COUNT)}
     runs = Runs(but(**gaps))

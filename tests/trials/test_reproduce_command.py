@@ -144,7 +144,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "reproduce needs --log FILE, --log - or --url URL"),
     ({"log": "gone.log"}, "gone.log"),
     ({"url": "https://example.org/x"}, "https://example.org/x"),
-    ({"log": "gone.log", "url": "https://example.org/x"}, "both name the failed job"),
+    ({"log": "gone.log", "url": "https://example.org/x"}, "cannot be combined"),
     ({"log": "gone.log", "host": "local,sim"}, "unknown host 'local,sim'"),
     ({"log": "LOG", "repeat": "0"}, "--repeat takes a whole number of repetitions"),
     ({"log": "LOG", "on_my_tree": True, "rev": "HEAD"}, "cannot be combined"),

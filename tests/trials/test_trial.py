@@ -38,21 +38,21 @@ def ab(row: str) -> TrialRule:
 
 def trial(machine: Any, rows: Sequence[str] = ("r1", "r2"), tree: str = "t", **more: Any) -> Trial:
     settings: Mapping[str, str] = {"base": "b", "yours": tree}
-    return Trial("compare", settings, rows, machine, say=more.pop("say", lambda line: None), **more)
+    return Trial("compare", settings, rows, machine, **more)
 
 
 @pytest.mark.parametrize("stop", range(13))
-def test_a_trial_goes_on_where_ctrl_c_ended_it(stop: int) -> None:
+def test_a_trial_goes_on_where_ctrl_c_ended_it(stop: int, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = Machine(stop), Machine()
     with trial(first) as begun:
         begun.run(ab)
     assert begun.is_interrupted == (stop < 12)
-    lines: list[str] = []
-    with trial(second, say=lines.append) as rest:
+    capsys.readouterr()
+    with trial(second) as rest:
         rest.run(ab)
     assert first.count + second.count == 12
     assert {row: rest.verdict(row).word for row in rest.rows} == {"r1": "yours", "r2": "yours"}
-    assert len([line for line in lines if "[run-" in line]) == 12, "what ran before is shown too"
+    assert capsys.readouterr().out.count("[run-") == 12, "what ran before is shown too"
 
 
 def test_a_setting_runs_all_rows_that_want_it_at_once_and_a_row_with_its_word_no_more() -> None:
@@ -65,7 +65,7 @@ def test_a_setting_runs_all_rows_that_want_it_at_once_and_a_row_with_its_word_no
 
 def test_rows_that_are_not_known_before_are_those_of_the_first_run() -> None:
     machine = Machine()
-    with Trial("repeat", {"yours": "t"}, (), machine, say=lambda line: None) as repeated:
+    with Trial("repeat", {"yours": "t"}, (), machine) as repeated:
         repeated.run(lambda row: Repeat("yours", 3))
     assert [run.rows for run in machine.asked] == [(), ("r1",), ("r1",)]
     assert repeated.verdict("r1").word == "unclear"

@@ -32,8 +32,8 @@ def _trial(name: str, record: str, summary: str) -> Command:
 COMMANDS = (
     _command("labels", _RUN, "jobs", "List the rows of the checkout's workflow.", _ROWS),
     _command("labels", _RUN, "plan", "Write what `run` would execute, and what differs from CI.", _PLANS),
-    _command("run", _RUN, "run", "Run a CI label on this machine, as `remote --host local`.", _BATCH, _CODES),
-    _command("run", _RUN, "remote", "Run a CI label on hosts of hosts.yaml.", _BATCH, _CODES),
+    _command("labels", _RUN, "run", "Run a CI label on this machine, as `remote --host local`.", _BATCH, _CODES),
+    _command("labels", _RUN, "remote", "Run a CI label on hosts of hosts.yaml.", _BATCH, _CODES),
     _command("runs", _RESULTS, "runs", "List runs, newest first: status, time, reason.", _RUNS),
     _command("runs", _RESULTS, "logs", "Print a run's log, safe for a terminal, or with --raw unchanged."),
     _command("runs", _RESULTS, "attach", "Follow runs to their end and fetch their results.", _BATCH, _CODES),
@@ -42,12 +42,12 @@ COMMANDS = (
     _command("runs", _RESULTS, "shell", "Open bash where a run is, with its environment."),
     _command("runs", _RESULTS, "retry", "Run the failed step of a kept run again with your edits.", _BATCH, _CODES),
     _command("runs", _RESULTS, "report", "Report runs in the terminal, HTML, markdown or JUnit XML.", _BATCH),
-    _command("triage", _FAILURES, "triage", "Find what failed in a job's log, and why.", (f"{_RECORDS}:Triage",)),
+    _command("runs", _FAILURES, "triage", "Find what failed in a job's log, and why.", (f"{_RECORDS}:Triage",)),
     _trial("reproduce", "ReproductionResult", "Run a job that failed in CI again, and compare."),
     _trial("compare", "ComparisonResult", "Compare your tree with a base: is a failure yours?"),
     _trial("bisect", "BisectionResult", "Find the commit that made a row fail, flaky or not."),
-    _command("hosts", _HOSTS, "hosts", "List the hosts of hosts.yaml.", ("ci_tasks.run.hosts_files:ListedHost[]",)),
-    _command("hosts", _HOSTS, "clean", "Remove what old runs left on a host.", ("ci_tasks.run.clean:CleanedRun[]",)),
+    _command("runs", _HOSTS, "hosts", "List the hosts of hosts.yaml.", ("ci_tasks.run.hosts_files:ListedHost[]",)),
+    _command("runs", _HOSTS, "clean", "Remove what old runs left on a host.", ("ci_tasks.run.clean:CleanedRun[]",)),
 )
 
 

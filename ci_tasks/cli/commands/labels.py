@@ -1,27 +1,41 @@
-"""Commands that show a label of the checkout: `jobs`, `plan`."""
+"""Commands about a label of the checkout: `jobs`, `plan`, `run`, `remote`."""
 
 from __future__ import annotations
 
-from ci_tasks.agent.codec import encode
+from typing import TYPE_CHECKING
+
+from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.given_options import GivenOptions, OverlayOptions, with_given
-from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, ONLY, REPO, REV, RUN_NEEDS, WORKFLOW, switch, text
-from ci_tasks.cli.output import print_json
+from ci_tasks.cli import options as flags
+from ci_tasks.cli import shared
+from ci_tasks.cli.options import not_with, number, switch, text
+
+if TYPE_CHECKING:
+    from ci_tasks.records import BatchResult
+    from ci_tasks.run.checkout_source import CheckoutSource
+    from ci_tasks.run.events import EventStream
+
+_CHANGED = "which labels of all workflows a pull request with your changes would start, and why not the others"
+_DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's runners have cores
+_HOSTS = "a host or a pool of hosts.yaml; several with commas"
+_JOBS = "number of rows at once on a host (else one a core, or as many as the GPUs allow)"
+_FRESH_ENV = "install all packages again instead of reusing those of earlier runs"
+_REPEAT = "number of repetitions of each row on one tree, to see whether it is flaky"
+_UNTIL_FAIL = "repeat until a row fails, at most 100 or --repeat times"
+_FAIL_FAST = "cancel the other rows when one fails"
+_LAST_FAILED = "only the rows that did not pass in the last run of the label"
+_RETRY_FAILED = "run a failed row once more; both attempts are reported"
+_RESUME = "continue the last interrupted command of the label"
+_PREFETCH = "download the models and datasets of the rows first, as `prefetch` does"
 
 
 @dataclass(frozen=True)
-class JobsOptions(GivenOptions):
-    label: str | None = LABEL.field(help="only this label", required=False)
-    json: bool = JSON.field()
-    run_needs: bool = RUN_NEEDS.field()
-    changed: bool = switch(
-        "which labels of all workflows a pull request with your changes would start, and why not the others",
-        excludes=(("label", "it is about all labels", ""), ("workflow", "it is about all workflows", "")),
-    ).field()
-    repo: str | None = REPO.field()
-    rev: str | None = REV.field()
-    workflow: str | None = WORKFLOW.field()
-    base: str | None = BASE.field()
+class JobsOptions(shared.GivenOptions, shared.CheckoutOptions):
+    label: str | None = flags.LABEL.field(help="only this label", required=False)
+    json: bool = flags.JSON.field()
+    run_needs: bool = flags.RUN_NEEDS.field()
+    changed: bool = switch(_CHANGED, excludes=not_with("label", "workflow")).field()
+    base: str | None = flags.BASE.field()
 
 
 def jobs(options: JobsOptions) -> int:
@@ -35,50 +49,41 @@ def jobs(options: JobsOptions) -> int:
     --run-needs runs that job's steps here.
     """
     from ci_tasks.report import jobs as tables
-    from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.find_rows import list_jobs, why_no_rows
     from ci_tasks.run.hosts_files import open_config
     from ci_tasks.safe_output import terminal_width
     from ci_tasks.workflow.model import JobRow
 
-    given = with_given(open_config(options.repo), options).given
     if options.changed:
         from ci_tasks.run.find_rows import started_labels
 
+        given = shared.with_given(open_config(options.repo), options).given
         compared, labels = started_labels(options.repo, options.rev, options.base, given)
-        if options.json:
-            print_json([encode(label, versioned=False) for label in labels])
-        else:
-            print("\n".join(tables.started(compared, labels, terminal_width())))
+        shared.print_result(labels, lambda: tables.started(compared, labels, terminal_width()), as_json=options.json)
         return 0
-    source = open_source(options.repo, options.rev, options.workflow, given)
+    _, source = shared.open_checkout(options)
     label = source.label_of(options.label) if options.label else None
     rows = list_jobs(source, label, options.base, run_needs=options.run_needs)
-    if options.json:
-        print_json([JobRow.of(row).public() for row in rows])
-    else:
-        print(source.headline)
-        if rows:
-            print("\n".join(tables.jobs(rows, terminal_width())))
-        else:
-            print(why_no_rows(source, label or "", options.base))
+
+    def lines() -> list[str]:
+        table = tables.jobs(rows, terminal_width()) if rows else [why_no_rows(source, label or "", options.base)]
         if label and any(row.dynamic for row in rows):
-            print("rows that an output of another job decides: --run-needs runs that job here, --output gives it")
+            table += ["rows that an output of another job decides: --run-needs runs that job here, --output gives it"]
+        return [source.headline, *table]
+
+    shared.print_result([JobRow.of(row).public() for row in rows], lines, as_json=options.json)
     return 0
 
 
 @dataclass(frozen=True)
-class PlanOptions(OverlayOptions):
-    label: str = LABEL.field()
-    only: str | None = ONLY.field()
-    host: str = HOST.field(default="local", commas=False)
-    json: bool = JSON.field()
+class PlanOptions(shared.OverlayOptions, shared.CheckoutOptions):
+    label: str = flags.LABEL.field()
+    only: str | None = flags.ONLY.field()
+    host: str = flags.HOST.field(default="local", commas=False)
+    json: bool = flags.JSON.field()
     out: str | None = text("write the run directories into this new directory", "DIR").field()
-    run_needs: bool = RUN_NEEDS.field()
-    repo: str | None = REPO.field()
-    rev: str | None = REV.field()
-    workflow: str | None = WORKFLOW.field()
-    base: str | None = BASE.field()
+    run_needs: bool = flags.RUN_NEEDS.field()
+    base: str | None = flags.BASE.field()
 
 
 def plan(options: PlanOptions) -> int:
@@ -93,24 +98,118 @@ def plan(options: PlanOptions) -> int:
     from pathlib import Path
 
     from ci_tasks.report import lists
-    from ci_tasks.run.checkout_source import RunRequest, open_source
+    from ci_tasks.run.checkout_source import RunRequest
     from ci_tasks.run.find_rows import why_no_rows
-    from ci_tasks.run.hosts_files import open_config
     from ci_tasks.run.label import plan
     from ci_tasks.safe_output import terminal_width
 
-    config = with_given(open_config(options.repo), options)
-    source = open_source(options.repo, options.rev, options.workflow, config.given)
+    config, source = shared.open_checkout(options)
     out = Path(options.out) if options.out else None
     label = source.label_of(options.label)
     request = RunRequest(
         *(label, options.only, options.host, options.base, out), run_needs=options.run_needs, probe=not options.no_probe
     )
     plans = plan(source, config, request, makes_on_host=not options.json)
-    if options.json:
-        print_json([encode(planned) for planned in plans])
-    else:
-        print(source.headline)
-        why = why_no_rows(source, label, options.base)
-        print("\n".join(lists.plans(plans, terminal_width()) if plans else [why]))
+
+    def lines() -> list[str]:
+        table = lists.plans(plans, terminal_width()) if plans else [why_no_rows(source, label, options.base)]
+        return [source.headline, *table]
+
+    shared.print_result(plans, lines, as_json=options.json, versioned=True)
     return 0
+
+
+@dataclass(frozen=True)
+class RunOptions(shared.RowOptions, shared.CheckoutOptions):
+    label: str = flags.LABEL.field()
+    host: str = flags.HOST.field(help=_HOSTS, default="local")
+    only: str | None = flags.ONLY.field()
+    jobs: int | None = number(_JOBS, "rows", nox=True).field()
+    fresh_env: bool = switch(_FRESH_ENV, nox=True).field()
+    keep: bool = flags.KEEP.field()
+    detach: bool = flags.DETACH.field()
+    image: str | None = flags.IMAGE.field()
+    repeat: int | None = flags.REPEAT.field(help=_REPEAT, excludes=not_with("detach"))
+    until_fail: bool = switch(_UNTIL_FAIL, nox=True, excludes=not_with("detach")).field()
+    fail_fast: bool = switch(_FAIL_FAST, nox=True, excludes=not_with("detach", "repeat")).field()
+    last_failed: bool = switch(_LAST_FAILED, nox=True, excludes=not_with("only")).field()
+    retry_failed: bool = switch(_RETRY_FAILED, nox=True, excludes=not_with("detach", "repeat", "until_fail")).field()
+    resume: bool = switch(_RESUME, nox=True, excludes=not_with("only", "last_failed", "detach")).field()
+    prefetch: bool = switch(_PREFETCH, feature="prefetch", nox=True).field()
+    base: str | None = flags.BASE.field()
+    json: bool = flags.JSON.field()
+    events: str | None = flags.EVENTS.field()
+
+
+@dataclass(frozen=True)
+class RemoteOptions(RunOptions):
+    host: str = flags.HOST.field(help=_HOSTS, required=True)
+
+
+def run(options: RunOptions) -> int:
+    """
+    ci-tasks run cpu-unittest
+    ci-tasks run cpu-unittest --only metrics,rewards --jobs 4
+    ci-tasks run cpu-unittest --last-failed
+    ci-tasks run cpu-unittest --only metrics --repeat 20
+    ci-tasks run changed                                   tests that you added or modified, as far as they run here
+    """
+    return run_label(options)
+
+
+def remote(options: RemoteOptions) -> int:
+    """
+    ci-tasks remote --host sim ckpt
+    ci-tasks remote --host h100a megatron --only ppo
+    ci-tasks remote --host h100a,h100b image               on whichever has free GPUs
+    ci-tasks remote --host h100a,h100b image --resume      after the laptop was closed
+    ci-tasks remote --host h100a image --detach
+    ci-tasks remote --host h100a changed                   CPU tests here, the others there
+    ci-tasks remote --host h100a ckpt --only async --until-fail --keep
+    """
+    return run_label(options)
+
+
+def run_label(options: RunOptions) -> int:
+    """Run the rows that the options select. Returns the exit code."""
+    return shared.perform(lambda events: _run(options, events), options)
+
+
+def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
+    config, source = shared.open_checkout(options)
+    config.select_hosts(options.host)  # a wrong name ends it before anything else is loaded
+    from ci_tasks.records import together
+    from ci_tasks.run.checkout_source import ExecutionOptions, RunRequest
+    from ci_tasks.run.label import changed_runs, run
+
+    print(source.headline, flush=True)
+    label = source.label_of(options.label)
+    rows = _last_failed(label, source) if options.last_failed else ()
+    slots = (options.jobs or _DETACHED_ROWS) if options.detach else 0
+    request = RunRequest(
+        label, options.only, options.host, options.base, fresh_env=options.fresh_env, keep=options.keep, rows=rows,
+        image=options.image, prefetch=options.prefetch, probe=not options.no_probe, slots=slots,
+    )  # fmt: skip
+    retry_failed = options.retry_failed
+    how = ExecutionOptions(options.jobs, options.detach, options.resume, options.fail_fast, retry_failed, events)
+    repeats = bool(options.repeat or options.until_fail)
+    is_changed = source.suite.is_changed(label) and not rows and (repeats or not options.resume)
+    parts = changed_runs(source, request) if is_changed else [request]
+    if repeats:
+        repeat, often = registry.load("ci_tasks.trials.repeat:repeat"), (options.repeat, options.until_fail)
+        return together(label, [repeat(source, config, part, *often, how) for part in parts])
+    return run(source, config, parts, how)
+
+
+def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:
+    """The rows that `--last-failed` selects. Raises UsageError if there are none."""
+    from ci_tasks.errors import UsageError
+    from ci_tasks.records import PASSED
+    from ci_tasks.results.history import latest
+
+    rows = tuple(run.row for run in latest(label, str(source.path)) if run.status != PASSED)
+    if not rows:
+        raise UsageError(
+            f"no row failed in the last run of {label} on this checkout", hint="run it without --last-failed"
+        )
+    return rows

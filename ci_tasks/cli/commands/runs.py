@@ -1,36 +1,45 @@
-"""Commands about existing runs: `runs`, `logs`, `attach`, `fetch`, `cancel`, `shell`, `retry`, `report`."""
+"""Commands about existing runs (`runs`, `logs`, `attach`, `fetch`, `cancel`, `shell`, `retry`, `report`), about a
+job's log (`triage`), and about hosts (`hosts`, `clean`)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from ci_tasks.agent.codec import encode
+from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import BRIEF, EVENTS, HOST, HOST_OF_RUN, JSON, ONE_RUN, ONLY, RUN, number, switch, text
-from ci_tasks.cli.output import people_read_stderr, print_json, print_record, run_batch
+from ci_tasks.cli import options as flags
+from ci_tasks.cli.options import number, switch, text
+from ci_tasks.cli.shared import people_read_stderr, perform, print_json, print_result
+from ci_tasks.errors import EXIT_BLOCKED, UsageError, printable
 from ci_tasks.resources import user_path
 
 if TYPE_CHECKING:
-    from ci_tasks.records import BatchResult
-    from ci_tasks.run.events import EventStream
+    from ci_tasks.config import Config
+    from ci_tasks.run.hosts_files import ListedHost
 
-_CANDIDATES = "ci_tasks.cli.completion"
 _STATUS = "only these statuses, with commas: passed, failed, vacuous, blocked, … (else all but planned)"
+_STATUSES = "ci_tasks.cli.command_line:statuses"
+_HOST_OF_RUN = "the host of a run that was started from another machine"
+_PASSED = "a log of a run of this job that passed: its lines are normal"
+_TRUST = "let the overrides of the checkout's own hosts.yaml count, as long as it does not change"
+_DAYS = "remove runs older than this: on other hosts those of other people (else 14), here all"
+_ALL = "also remove what --keep kept, runs whose results are not fetched, and packages that runs share"
 _FLAKES = "count statuses and times of each row on each host, over all matching runs"
 
 
 @dataclass(frozen=True)
 class RunsOptions:
-    label: str | None = text("only runs of this label", "LABEL", complete=f"{_CANDIDATES}:labels").field()
-    row: str | None = ONLY.field(complete="")
-    status: str | None = text(_STATUS, "STATUS", commas=True, complete=f"{_CANDIDATES}:statuses").field()
-    host: str | None = HOST.field(help="only runs on these hosts, with commas", hint="", nox=False)
+    label: str | None = text("only runs of this label", "LABEL", complete=flags.LABEL.complete).field()
+    row: str | None = flags.ONLY.field(complete="")
+    status: str | None = text(_STATUS, "STATUS", commas=True, complete=_STATUSES).field()
+    host: str | None = flags.HOST.field(help="only runs on these hosts, with commas", hint="", nox=False)
     commit: str | None = text("only runs of the commit with this prefix", "HASH").field()
     since: str | None = text("a date, a time, or how long ago: 2026-11-01, 2026-11-01T18:30, 12h, 3d", "WHEN").field()
     until: str | None = text("the same; a date includes that whole day", "WHEN").field()
     limit: int | None = number("number of runs to list, newest first (else 20)", "runs").field()
     flakes: bool = switch(_FLAKES, excludes=(("limit", "--flakes counts all matching runs", "use --since"),)).field()
-    json: bool = JSON.field()
+    json: bool = flags.JSON.field()
 
 
 def runs(options: RunsOptions) -> int:
@@ -49,7 +58,7 @@ def runs(options: RunsOptions) -> int:
 
 @dataclass(frozen=True)
 class LogsOptions:
-    run: str = ONE_RUN.field()
+    run: str = flags.ONE_RUN.field()
     follow: bool = switch("follow the log until the run has ended").field()
     raw: bool = switch("do not change the log: its control sequences reach the terminal").field()
 
@@ -77,14 +86,14 @@ def logs(options: LogsOptions) -> int:
 
 @dataclass(frozen=True)
 class RunOnHostOptions:
-    run: str = RUN.field()
-    host: str | None = HOST_OF_RUN.field()
-    json: bool = JSON.field()
+    run: str = flags.RUN.field()
+    host: str | None = flags.HOST.field(help=_HOST_OF_RUN, commas=False)
+    json: bool = flags.JSON.field()
 
 
 @dataclass(frozen=True)
 class AttachOptions(RunOnHostOptions):
-    events: str | None = EVENTS.field()
+    events: str | None = flags.EVENTS.field()
 
 
 def attach(options: AttachOptions) -> int:
@@ -95,10 +104,7 @@ def attach(options: AttachOptions) -> int:
     from ci_tasks.run.attach import attach
     from ci_tasks.run.hosts_files import config_for_run
 
-    def run(events: EventStream | None) -> BatchResult:
-        return attach(options.run, config_for_run(options.run), options.host, events)
-
-    return run_batch(run, as_json=options.json, events=options.events)
+    return perform(lambda events: attach(options.run, config_for_run(options.run), options.host, events), options)
 
 
 def fetch(options: RunOnHostOptions) -> int:
@@ -110,8 +116,7 @@ def fetch(options: RunOnHostOptions) -> int:
 
     with people_read_stderr(options.json):
         fetched = fetch(options.run, config_for_run(options.run), options.host)
-    if options.json:
-        print_json([encode(run) for run in fetched])
+    print_json(fetched, when=options.json)
     return 0
 
 
@@ -125,14 +130,13 @@ def cancel(options: RunOnHostOptions) -> int:
     with people_read_stderr(options.json):
         ended = cancel(options.run, config_for_run(options.run), options.host)
         print("\n".join(f"cancelled {run.id}" for run in ended) or "none of its rows was running")
-    if options.json:
-        print_json([encode(run) for run in ended])
+    print_json(ended, when=options.json)
     return 0
 
 
 @dataclass(frozen=True)
 class ShellOptions:
-    run: str = ONE_RUN.field()
+    run: str = flags.ONE_RUN.field()
 
 
 def shell(options: ShellOptions) -> int:
@@ -146,10 +150,10 @@ def shell(options: ShellOptions) -> int:
 
 @dataclass(frozen=True)
 class RetryOptions:
-    run: str = ONE_RUN.field()
+    run: str = flags.ONE_RUN.field()
     keep: bool = switch("keep the container and the workspace also when it passes").field()
-    json: bool = JSON.field()
-    events: str | None = EVENTS.field()
+    json: bool = flags.JSON.field()
+    events: str | None = flags.EVENTS.field()
 
 
 def retry(options: RetryOptions) -> int:
@@ -159,21 +163,18 @@ def retry(options: RetryOptions) -> int:
     """
     from ci_tasks.run.retry import retry
 
-    def run(events: EventStream | None) -> BatchResult:
-        return retry(options.run, keep=options.keep, events=events)
-
-    return run_batch(run, as_json=options.json, events=options.events)
+    return perform(lambda events: retry(options.run, keep=options.keep, events=events), options)
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    run: str = RUN.field(help=f"{RUN.help}; several with commas", commas=True)
+    run: str = flags.RUN.field(help=f"{flags.RUN.help}; several with commas", commas=True)
     html: str | None = text("write one self-contained HTML page", "FILE").field()
     markdown: bool = switch("print markdown, for GitHub's job summary").field()
     junit: str | None = text("write the rows as JUnit XML", "FILE").field()
     deviations: bool = switch("list all differences from CI, also the ones of the label's last run").field()
-    json: bool = JSON.field(excludes=(("markdown", "both would be on standard output", ""),))
-    brief: bool = BRIEF.field()
+    json: bool = flags.JSON.field(excludes=(("markdown", "both would be on standard output", ""),))
+    brief: bool = flags.BRIEF.field()
 
 
 def report(options: ReportOptions) -> int:
@@ -192,5 +193,124 @@ def report(options: ReportOptions) -> int:
     html, junit = (user_path(file) if file else None for file in (options.html, options.junit))
     kinds = (options.markdown, options.brief, options.json, options.deviations)
     result = report(names, ReportOutputs(html, junit, *kinds))
-    print_record(result, as_json=options.json)
+    print_json(result, when=options.json)
     return 0
+
+
+@dataclass(frozen=True)
+class TriageOptions:
+    log: str | None = flags.positional(flags.FAILED_LOG.help, required=False).field()
+    url: str | None = flags.FAILED_URL.field()
+    job: str | None = flags.FAILED_JOB.field()
+    attempt: int | None = flags.FAILED_ATTEMPT.field()
+    exit_code: int | None = number("the job's exit code, where the log does not say it", "", minimum=0).field()
+    passed: tuple[str, ...] = flags.repeatable(_PASSED, "FILE").field()
+    json: bool = flags.JSON.field()
+    brief: bool = flags.BRIEF.field()
+
+
+def triage(options: TriageOptions) -> int:
+    """
+    ci-tasks triage failed.log
+    gh run view 123 --log-failed | ci-tasks triage -
+    ci-tasks triage --url https://github.com/OWNER/REPO/actions/runs/1/job/2
+    ci-tasks triage failed.log --passed yesterday.log --exit-code 1
+    ci-tasks triage failed.log --brief            for an assistant
+    """
+    from ci_tasks.logs.job_log import all_from_file, all_from_url
+    from ci_tasks.logs.triage.log_triage import together
+    from ci_tasks.report import brief
+    from ci_tasks.report.triage import describe
+    from ci_tasks.safe_output import terminal_width
+
+    known: dict[str, Any] = {"exit_code": options.exit_code, "passed": options.passed}
+    if options.url:
+        analysed = all_from_url(options.url, **known)
+    elif options.log:
+        analysed = all_from_file(options.log, options.job, attempt=options.attempt, **known)
+    else:
+        raise UsageError("triage needs LOG, or --url URL", hint="`ci-tasks triage --help` has examples")
+    found = together([(one.job.job_name, one.triage) for one in analysed])
+    source = options.url or options.log or ""
+    if options.json:
+        print_json(found, versioned=False)
+    elif options.brief:
+        print(brief.triage(found, source if options.url else analysed[0].name), end="")
+    else:
+        print("\n".join(describe(found, terminal_width(), source)))
+        if options.url and found.signature and (history := registry.hook("ci_history")):
+            print("\n".join(history(options.url, found)))
+    return 0
+
+
+@dataclass(frozen=True)
+class HostsOptions:
+    json: bool = flags.JSON.field()
+    trust: bool = switch(_TRUST, excludes=(("json", "it prints the file", ""),)).field()
+    repo: str | None = flags.REPO.field()
+
+
+def hosts(options: HostsOptions) -> int:
+    """
+    ci-tasks hosts                    hosts and overrides, and the files that they come from
+    ci-tasks hosts --json             with file and line of each key
+    CI_TASKS_HOSTS=mine.yaml ci-tasks hosts
+    ci-tasks hosts --trust            for a hosts.yaml that is part of the checkout
+    """
+    from ci_tasks.run.hosts_files import list_hosts, open_config, trust
+
+    if options.trust:
+        file, text = trust(options.repo)
+        shown = printable(text.replace("\r\n", "\n").rstrip())  # a carriage return could hide a line of it
+        print(f"{shown}\n\ntrusted: {file}, until its content changes; only its overrides count")
+        return 0
+    config = open_config(options.repo)
+    listed = list_hosts(config)
+    print_result([asdict(host) for host in listed], lambda: _tables(config, listed), as_json=options.json)
+    return 0
+
+
+def _tables(config: Config, listed: list[ListedHost]) -> list[str]:
+    from ci_tasks.report.table import Table
+    from ci_tasks.safe_output import terminal_width
+
+    body = []
+    for host in listed:
+        gpus = ("as found" if host.gpus is None else str(host.gpus)) + (" (simulated)" if host.simulate else "")
+        files = dict.fromkeys(source.rpartition(":")[0] or source for source in host.sources.values())
+        body.append((host.name, host.kind, host.address or "-", host.runtime, gpus, ", ".join(files)))
+    lines = Table(body, ("HOST", "KIND", "ADDRESS", "RUNTIME", "GPUS", "FROM")).text(terminal_width())
+    for host in listed:
+        if host.kept is not None:
+            closes = f"`ci-tasks clean --host {host.name}` closes it"
+            lines.append(f"{host.name}: process {host.kept.pid} keeps a connection; {closes}")
+    keys = ("run", "skip", "with_", "pip_index", "replace")
+    overrides = [
+        (each.job, each.step, ", ".join(key.rstrip("_") for key in keys if getattr(each, key)), each.source)
+        for each in config.overrides
+    ]
+    if overrides:
+        lines += ["", *Table(overrides, ("OVERRIDE OF JOB", "STEP", "CHANGES", "FROM")).text(terminal_width())]
+    return lines
+
+
+@dataclass(frozen=True)
+class CleanOptions:
+    host: str = flags.HOST.field(default="local", commas=False)
+    days: float | None = flags.Option(_DAYS, float, None, "N", "days").field()
+    all: bool = switch(_ALL).field()
+    json: bool = flags.JSON.field()
+
+
+def clean(options: CleanOptions) -> int:
+    """
+    ci-tasks clean --host h100a           running rows are never touched
+    ci-tasks clean --days 30              older run directories on this machine
+    """
+    from ci_tasks.run.clean import clean
+    from ci_tasks.run.hosts_files import open_config
+
+    with people_read_stderr(options.json):
+        cleaned = clean(open_config(), options.host, days=options.days, everything=options.all)
+    print_json(cleaned, when=options.json)
+    return EXIT_BLOCKED if any(run.left for run in cleaned) else 0

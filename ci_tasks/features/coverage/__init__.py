@@ -2,19 +2,7 @@
 
 from ci_tasks.registry import Command, Feature
 
-FEATURE = Feature(
-    name="coverage",
-    needs=("recorder", "suites"),
-    commands=(
-        Command(
-            "coverage",
-            "Before a run",
-            "Print what the checkout's CI covers, from its workflow and the sources of its tests.",
-            "ci_tasks.features.coverage.command:coverage",
-            json=(
-                "ci_tasks.features.coverage.labels:CheckoutCoverage",
-                "ci_tasks.features.coverage.labels:CoverageDiff",
-            ),
-        ),
-    ),
-)
+_SUMMARY = "Print what the checkout's CI covers, from its workflow and the sources of its tests."
+_JSON = (f"{__name__}.coverage:CheckoutCoverage", f"{__name__}.coverage:CoverageDiff")
+_COMMAND = Command("coverage", "Before a run", _SUMMARY, f"{__name__}.command:coverage", _JSON)
+FEATURE = Feature("coverage", needs=("recorder", "suites"), commands=(_COMMAND,))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import REPO, REV, WORKFLOW, switch, text
-from ci_tasks.cli.output import print_json
+from ci_tasks.cli.options import switch, text
+from ci_tasks.cli.shared import CheckoutOptions, print_result
 
 if TYPE_CHECKING:
-    from ci_tasks.features.coverage.labels import CheckoutCoverage
-    from ci_tasks.features.recorder.records import Recording
+    from ci_tasks.features.coverage.coverage import CheckoutCoverage
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.workflow.model import Job
 
@@ -22,10 +21,7 @@ _STARTS_TESTS = re.compile(r"\b(?:pytest|unittest|torchrun)\b.*\btests?\b|\bpyth
 
 
 @dataclass(frozen=True)
-class CoverageOptions:
-    repo: str | None = REPO.field()
-    rev: str | None = REV.field()
-    workflow: str | None = WORKFLOW.field()
+class CoverageOptions(CheckoutOptions):
     json: bool = switch("JSON instead of markdown").field()
     markdown: bool = switch("markdown, to paste into an issue, which is the default").field()
     diff: str | None = text("what this checkout covers more or less than at this revision", "REV").field()
@@ -42,9 +38,7 @@ def coverage(options: CoverageOptions) -> int:
     The tests are only read. With --record they are executed, with imports and programs replaced by stubs, in a sandbox
     without network.
     """
-    from ci_tasks.agent.codec import encode
-    from ci_tasks.features.coverage.labels import difference
-    from ci_tasks.features.coverage.report import coverage_report, diff_report
+    from ci_tasks.features.coverage.coverage import coverage_report, diff_report, difference
     from ci_tasks.run.checkout_source import open_source
 
     say = partial(print, file=sys.stderr, flush=True)
@@ -54,9 +48,9 @@ def coverage(options: CoverageOptions) -> int:
     if options.diff:
         other = open_source(str(source.path), options.diff, options.workflow)
         changed = difference(source_coverage(other, record=options.record, say=say), covered)
-        print_json(encode(changed, versioned=False)) if options.json else print(diff_report(changed))
+        print_result(changed, lambda: [diff_report(changed)], as_json=options.json)
     else:
-        print_json(encode(covered, versioned=False)) if options.json else print(coverage_report(covered))
+        print_result(covered, lambda: [coverage_report(covered)], as_json=options.json)
     return 0
 
 
@@ -65,7 +59,7 @@ def source_coverage(
 ) -> CheckoutCoverage:
     """What the CI of a checkout, or of its revision, covers. Raises CheckoutError, WorkflowError."""
     from ci_tasks.checkout.snapshot import take_snapshot
-    from ci_tasks.features.coverage.labels import checkout_coverage
+    from ci_tasks.features.coverage.coverage import checkout_coverage
     from ci_tasks.features.recorder.record import open_recorder
     from ci_tasks.features.suites.slime_helpers import HELPERS
     from ci_tasks.resources import make_home
@@ -80,13 +74,8 @@ def source_coverage(
     changed = " with local changes" if at and snapshot.checkout.dirty and source.rev is None else ""
     recorder = open_recorder(source.path, snapshot.read_file, HELPERS, rev=source.rev, execute=record, say=say)
 
-    def recorded(test: str, args: Sequence[str], env: Mapping[str, str]) -> Recording:
-        if record:
-            say(f"recording {test}")
-        return recorder.record(test, args, env)
-
     about = f"{name}{at}{changed}", source.workflow.place, list_jobs(source)
-    return checkout_coverage(*about, snapshot.read_file, recorded, commands)
+    return checkout_coverage(*about, snapshot.read_file, recorder.record, commands)
 
 
 def _test_commands(job: Job) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import JSON, ONE_RUN, Option, positional, switch, text
-from ci_tasks.cli.output import print_json
+from ci_tasks.cli.shared import print_json
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.resources import user_path
 

@@ -2,15 +2,6 @@
 
 from ci_tasks.registry import Command, Feature
 
-FEATURE = Feature(
-    name="doctor",
-    commands=(
-        Command(
-            "doctor",
-            "Hosts",
-            "Check what a host lacks, with the next step for each problem.",
-            "ci_tasks.features.doctor.command:doctor",
-            json=("ci_tasks.features.doctor.examine:HostResult[]",),
-        ),
-    ),
-)
+_SUMMARY = "Check what a host lacks, with the next step for each problem."
+_JSON = (f"{__name__}.examine:HostResult[]",)
+FEATURE = Feature("doctor", commands=(Command("doctor", "Hosts", _SUMMARY, f"{__name__}.command:doctor", _JSON),))

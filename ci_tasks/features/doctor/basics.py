@@ -1,14 +1,35 @@
-"""What any host needs: Python, git, bash, a clock that is right, and space on its disks."""
+"""What any host needs: Python, git, bash, a clock that is right, space on its disks, and a way to the hub, to which no
+token is sent; and a cluster, as its login node shows it."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from urllib.parse import urlsplit
 
 from ci_tasks.agent.gpus.nvidia_smi import QUERY_GPUS, parse_gpus
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
-from ci_tasks.features.doctor.check_results import FAULT, WARNING, Check, CheckResult, fault, gb, ok, unknown, warning
-from ci_tasks.hosts.queries import parse_json_object, python_query
+from ci_tasks.features.doctor.check_results import (
+    FAULT,
+    WARNING,
+    Check,
+    CheckResult,
+    fault,
+    gb,
+    ok,
+    remedy,
+    unknown,
+    warning,
+)
+from ci_tasks.hosts.queries import (
+    PARTITIONS_QUERY,
+    fact_queries,
+    parse_facts,
+    parse_json_object,
+    partition_problem,
+    python_query,
+)
 
 CLOCK_QUERY = {"clock": python_query("import time; print(repr(time.time()))")}
 _TOLERATED_SKEW = 2.0  # seconds; a smaller difference between a host's clock and ours does no harm
@@ -120,3 +141,78 @@ def _workspace(host: HostSpec, answer: QueryAnswer) -> CheckResult:
         return fault("disk", f"{name}mounted noexec, so every row is blocked", step)
     step = f"`ci-tasks clean --host {host.name}` removes what old runs left; or name another `workspace`"
     return space("disk", name if disk else "", answer, _WORKSPACE, step)
+
+
+_SLURM, _NODES, _ENDED = "Slurm", "GPUs", "accounting"
+
+
+def slurm(host: HostSpec) -> Check:
+    """What `plan` asks the login node, and whether it knows how jobs ended."""
+    counted = replace(host, gpus=None)
+    answers = yield {
+        "sinfo version": ["sinfo", "--version"],
+        "partitions": PARTITIONS_QUERY,
+        "sacct": ["sacct", "--noheader", "--allocations", "--starttime=now"],
+        **fact_queries(counted, gpus=True, container=False),
+    }
+    version, sacct = answers["sinfo version"], answers["sacct"]
+    if version.code != 0:
+        step = "load Slurm's module in the login shell's start file, or name a login node as `address`"
+        return [fault(_SLURM, "no sinfo on PATH" if version.is_missing else f"sinfo: {version.last_line}", step)]
+    facts = parse_facts(counted, answers, simulates=True)
+    results = [ok(_SLURM, version.last_line)]
+    if problem := partition_problem(answers["partitions"], host.partition) or facts.gpu_problem:
+        kinds = ", ".join(sorted({*answers["gpus"].out.split()} - {"(null)"})) or "none"
+        results.append(fault(_NODES, problem, f"correct `partition` or `gres` in hosts.yaml; its nodes have: {kinds}"))
+    else:
+        where = f"partition {host.partition}" if host.partition else "the cluster"
+        results.append(ok(_NODES, f"{where}: up to {facts.gpus} {host.gres or 'gpu'} a node"))
+    if sacct.code == 0:
+        return [*results, ok(_ENDED, "sacct answers")]
+    text = "no sacct" if sacct.is_missing else f"sacct: {sacct.last_line}"
+    step = "ask for accounting (slurmdbd); without it a job that Slurm has forgotten, and that wrote no end, is `lost`"
+    return [*results, warning(_ENDED, f"{text}: how a job ended is asked of squeue alone", step)]
+
+
+_HUB = "hub"
+_TRUE = ("1", "on", "yes", "true")  # as huggingface_hub reads its switches
+_REMEDIES = (
+    ("certificate", "install the certificate of the proxy between on the host, or set its clock right"),
+    ("name or service|name resolution", "check the host's DNS, or set HTTPS_PROXY; HF_ENDPOINT names a mirror"),
+    ("HTTP Error 40[13]", "add HF_TOKEN to the host's secrets, or check what it may read: it is not tried here"),
+    ("HTTP Error (429|5)", "wait some minutes; limits are wider with HF_TOKEN among the host's secrets"),
+)  # fmt: skip
+_OTHERWISE = "open the way out, or set HTTPS_PROXY; HF_ENDPOINT in `env` names a mirror, HF_HUB_OFFLINE does without"
+# An error that is no OSError may repeat an address with the password in it, so only its type is shown.
+_SCRIPT = """
+import json, os, sys, urllib.parse, urllib.request
+parts = urllib.parse.urlsplit(sys.argv[1] or os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+endpoint = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
+error = ""
+try:
+    request = urllib.request.Request(endpoint + "/api/models?limit=1", headers={"User-Agent": "ci-tasks doctor"})
+    urllib.request.urlopen(request, timeout=5).close()
+except OSError as problem:
+    error = str(problem) or type(problem).__name__
+except Exception as problem:
+    error = type(problem).__name__
+by = ", through a proxy" if parts.scheme in urllib.request.getproxies() else ""
+print(json.dumps({"name": endpoint + by, "error": error}))
+"""
+
+
+def hub(host: HostSpec) -> Check:
+    if host.env.get("HF_HUB_OFFLINE", "").lower() in _TRUE:
+        yield {}
+        return [ok(_HUB, "not checked: HF_HUB_OFFLINE is set in hosts.yaml")]
+    parts = urlsplit(host.env.get("HF_ENDPOINT", ""))
+    endpoint = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without a login
+    answers = yield {_HUB: python_query(_SCRIPT, endpoint)}
+    response = parse_json_object(answers[_HUB])
+    if not response:
+        return [unknown(_HUB, answers[_HUB].last_line)]
+    name, error = response.get("name"), str(response.get("error")).removeprefix("<urlopen error ").rstrip(">")
+    if not error:
+        return [ok(_HUB, f"{name} answers")]
+    result = warning if "HTTP Error" in error and "407" not in error else fault
+    return [result(_HUB, f"{name}: {error}", remedy(error, _REMEDIES, _OTHERWISE))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import HOST, JSON, REPO, WORKFLOW
+from ci_tasks.cli.shared import print_result
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,6 @@ def doctor(options: DoctorOptions) -> int:
     ci-tasks doctor --host h100a            changes nothing there
     ci-tasks doctor --host local --json
     """
-    from ci_tasks.agent.codec import encode
-    from ci_tasks.cli.output import print_json
     from ci_tasks.errors import EXIT_BLOCKED
     from ci_tasks.features.doctor.check_results import FAULT, lines, summary
     from ci_tasks.features.doctor.examine import examine_host
@@ -37,8 +36,5 @@ def doctor(options: DoctorOptions) -> int:
             title = f"{host.name} ({', '.join(part for part in (host.kind, host.address, host.runtime) if part)})"
             print("\n".join(lines(title, found, terminal_width())), end="\n\n", flush=True)
         results += found
-    if options.json:
-        print_json([encode(result, versioned=False) for result in results])
-    else:
-        print(summary(results))
+    print_result(results, lambda: [summary(results)], as_json=options.json)
     return EXIT_BLOCKED if any(result.status == FAULT for result in results) else 0

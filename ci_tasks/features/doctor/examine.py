@@ -10,11 +10,10 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.features.doctor import basics
+from ci_tasks.features.doctor.basics import hub, slurm
 from ci_tasks.features.doctor.check_results import FAULT, Answers, Check, CheckResult, fault, ok
-from ci_tasks.features.doctor.cluster import slurm
 from ci_tasks.features.doctor.containers import containers
 from ci_tasks.features.doctor.gpus import gpus
-from ci_tasks.features.doctor.hub import hub
 from ci_tasks.hosts.mux import kept_connections
 from ci_tasks.hosts.queries import QueryRunner
 from ci_tasks.results import store

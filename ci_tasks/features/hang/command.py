@@ -33,7 +33,7 @@ def hang(options: HangOptions) -> int:
     ci-tasks hang last --json
     """
     from ci_tasks.agent.codec import encode
-    from ci_tasks.cli.output import print_json
+    from ci_tasks.cli.shared import print_json
     from ci_tasks.features.hang.analysis import EXIT_CODES, analyse_hang
     from ci_tasks.report import brief
     from ci_tasks.results.load import RUNS, find_one

@@ -2,16 +2,8 @@
 
 from ci_tasks.registry import Command, Feature
 
-FEATURE = Feature(
-    name="lint",
-    commands=(
-        Command(
-            "lint",
-            "Before a run",
-            "Check the checkout's CI for mistakes before anything runs.",
-            "ci_tasks.features.lint.command:lint",
-            json=("ci_tasks.features.lint.checkout_files:LintFinding[]",),
-            exit_codes="ci_tasks.features.lint.lint_checkout:EXIT_CODES",
-        ),
-    ),
-)
+_SUMMARY = "Check the checkout's CI for mistakes before anything runs."
+_JSON = (f"{__name__}.rules:LintFinding[]",)
+_CODES = f"{__name__}.lint_checkout:EXIT_CODES"
+_COMMAND = Command("lint", "Before a run", _SUMMARY, f"{__name__}.command:lint", _JSON, _CODES)
+FEATURE = Feature("lint", commands=(_COMMAND,))

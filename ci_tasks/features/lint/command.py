@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import JSON, REPO, REV, WORKFLOW, repeatable
+from ci_tasks.cli.options import JSON, repeatable
+from ci_tasks.cli.shared import CheckoutOptions, print_result
 
 
 @dataclass(frozen=True)
-class LintOptions:
+class LintOptions(CheckoutOptions):
     ignore: tuple[str, ...] = repeatable(
         "all rules but this one; several with commas, or --ignore again",
         "RULE",
@@ -17,9 +18,6 @@ class LintOptions:
         complete="ci_tasks.features.lint.command:rule_names",
     ).field()
     json: bool = JSON.field()
-    repo: str | None = REPO.field()
-    rev: str | None = REV.field()
-    workflow: str | None = WORKFLOW.field()
 
 
 def rule_names(_given: object, _typed: str) -> Iterable[str]:
@@ -36,10 +34,8 @@ def lint(options: LintOptions) -> int:
 
     Errors come before warnings.
     """
-    from ci_tasks.agent.codec import encode
-    from ci_tasks.cli.output import print_json
     from ci_tasks.errors import UnknownName
-    from ci_tasks.features.lint.lint_checkout import EXIT_CODES, find, print_findings
+    from ci_tasks.features.lint.lint_checkout import EXIT_CODES, find, finding_lines
     from ci_tasks.features.lint.rules import RULES
     from ci_tasks.run.checkout_source import open_source
 
@@ -49,9 +45,5 @@ def lint(options: LintOptions) -> int:
             raise UnknownName("rule", name, RULES)
     source = open_source(options.repo, options.rev, options.workflow)
     findings = find(source, ignored)
-    if options.json:
-        print_json([encode(finding, versioned=False) for finding in findings])
-    else:
-        print(source.headline)
-        print_findings(findings)
+    print_result(findings, lambda: [source.headline, *finding_lines(findings)], as_json=options.json)
     return EXIT_CODES["findings" if findings else "no finding"]

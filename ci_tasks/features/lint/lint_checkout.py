@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.errors import counted, printable
-from ci_tasks.features.lint.checkout_files import CheckoutFiles, LintFinding
-from ci_tasks.features.lint.rules import lint
+from ci_tasks.features.lint.rules import CheckoutFiles, LintFinding, lint
 from ci_tasks.report.table import paragraph
 from ci_tasks.resources import make_home
 from ci_tasks.run.checkout_source import CheckoutSource
@@ -28,7 +27,7 @@ def find(source: CheckoutSource, ignored: Collection[str]) -> list[LintFinding]:
     return [finding for finding in lint(_read(source)) if finding.rule not in ignored]
 
 
-def print_findings(findings: Sequence[LintFinding]) -> None:
+def finding_lines(findings: Sequence[LintFinding]) -> Iterator[str]:
     """Each finding with its fix; why a rule matters once, before its first finding."""
     width = terminal_width()
     for rule in dict.fromkeys(finding.rule for finding in findings):
@@ -37,8 +36,8 @@ def print_findings(findings: Sequence[LintFinding]) -> None:
         for finding in of_rule:
             lines += paragraph(f"{finding.file}:{finding.line}: {finding.message}", width, "  ")
             lines += paragraph(f"fix: {finding.fix}", width, "    ")
-        print("\n".join(map(printable, lines)))
-    print(f"\n{counted(len(findings), 'finding')}" if findings else "\nno finding")
+        yield from map(printable, lines)
+    yield from ("", counted(len(findings), "finding") if findings else "no finding")
 
 
 def _read(source: CheckoutSource) -> CheckoutFiles:

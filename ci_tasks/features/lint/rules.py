@@ -1,18 +1,168 @@
-"""The rules of lint, each a function from a checkout to its findings."""
+"""What lint reads of a checkout, and its rules, each a function from a checkout to its findings.
+
+Whether a workflow is what its template gives is compared as data, job by job, so that a comment is no difference.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from posixpath import commonprefix
+from typing import Any
 
-from ci_tasks.errors import counted, some
-from ci_tasks.features.lint.checkout_files import ERROR, WARNING, CheckoutFiles, LintFinding, LintRule
-from ci_tasks.features.lint.template_drift import RULE as TEMPLATE_DRIFT
-from ci_tasks.features.lint.template_drift import template_drift
+from ci_tasks import yaml_lines
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.errors import WorkflowError, counted, some
 from ci_tasks.planning.tested_files import only_defines_tests
 from ci_tasks.workflow.changed_tests import ChangedJob, is_test
-from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.model import Row, Workflow
+from ci_tasks.workflow.reader import render_template
+
+ERROR, WARNING = "error", "warning"
+
+
+@dataclass(frozen=True)
+class CheckoutFiles:
+    """`text` is the workflow file's own, `template` its template's (None without one), which is that path with .j2.
+    `tests` and `docs` are texts by path; `files` all paths of the checkout. `changed` are the jobs for changed tests
+    with the paths that git says they would select. `commands` are lines that CI may run: of the workflows' steps, of
+    local actions and of shell scripts."""
+
+    workflow: Workflow
+    text: str | None
+    template: str | None
+    rows: Sequence[Row]
+    tests: Mapping[str, str]
+    docs: Mapping[str, str]
+    files: frozenset[str]
+    changed: Sequence[tuple[ChangedJob, frozenset[str]]] = ()
+    commands: Sequence[str] = ()
+
+    @property
+    def path(self) -> str:
+        return self.workflow.path.removesuffix(".j2")
+
+    @property
+    def edited(self) -> str:
+        """The file in which a person changes jobs: the template, if there is one."""
+        return self.path if self.template is None else f"{self.path}.j2"
+
+    def line_of(self, pattern: str) -> int:
+        """The first line of `edited` in which the pattern is found; 1 without one."""
+        lines = (self.text if self.template is None else self.template or "") or ""
+        return next((number for number, line in enumerate(lines.splitlines(), 1) if re.search(pattern, line)), 1)
+
+
+@dataclass(frozen=True)
+class LintFinding:
+    """An entry of `lint --json`. `file` is named from the checkout's root, `line` counts from 1; `why` and `level` are
+    the rule's."""
+
+    file: str
+    line: int
+    rule: str
+    message: str
+    fix: str
+    why: str
+    level: str
+
+
+@dataclass(frozen=True)
+class LintRule:
+    """`why` it matters is a sentence that stands on its own. `level` is `error` for what is surely a mistake."""
+
+    name: str
+    level: str
+    why: str
+
+    def finding(self, file: str, line: int, message: str, fix: str) -> LintFinding:
+        return LintFinding(file, line, self.name, message, fix, self.why, self.level)
+
+
+TEMPLATE_DRIFT = LintRule("template-drift", ERROR, "CI runs the .yml; the next edit of the .j2 undoes what only it has")
+_FIX = "change the .j2, then generate the .yml from it"
+_LONGEST = 100  # characters of a value that are shown, a third of them before the first difference
+
+
+def template_drift(checkout: CheckoutFiles) -> Iterator[LintFinding]:
+    """A finding for each job that differs, and for each other part of the file."""
+    if checkout.text is None or checkout.template is None:
+        return
+    path = checkout.path
+    try:
+        ours = _parts(checkout.text)
+        path = checkout.edited
+        theirs = _parts(render_template(checkout.template, path))
+    except (WorkflowError, yaml_lines.YamlError) as problem:
+        yield TEMPLATE_DRIFT.finding(path, getattr(problem, "line", None) or 1, f"no workflow: {problem.message}", _FIX)
+        return
+    for name in dict.fromkeys([*ours, *theirs]):
+        line, here = ours.get(name, (1, None))
+        template = theirs.get(name, (1, None))[1]
+        if here != template:
+            yield TEMPLATE_DRIFT.finding(checkout.path, line, f"{name}: {_difference(here, template)}", _FIX)
+
+
+def _parts(text: str) -> dict[str, tuple[int, Any]]:
+    """The jobs and the other keys of a workflow with their lines. Jinja drops the last line end, with which a block
+    scalar there would differ."""
+    tree = yaml_lines.load(text.rstrip("\n") + "\n")
+    parts: dict[str, tuple[int, Any]] = {}
+    for key, value in tree.items() if isinstance(tree, yaml_lines.Map) else ():
+        if key == "jobs" and isinstance(value, yaml_lines.Map):
+            parts |= {f"job {job}": (value.lines[job], value[job]) for job in value}
+        else:
+            parts[str(key)] = (tree.lines[key], value)
+    return parts
+
+
+def _difference(here: Any, template: Any) -> str:
+    """A part that only one has, rows that only one has, or else the first value that differs."""
+    if here is None or template is None:
+        return f"only in the .{'j2' if here is None else 'yml'}"
+    ours, theirs = _matrix_entries(here), _matrix_entries(template)
+    only_in = {"yml": list((ours - theirs).elements()), "j2": list((theirs - ours).elements())}
+    if rows := [f"only in the .{suffix}: {some(entries, 3)}" for suffix, entries in only_in.items() if entries]:
+        return "; ".join(rows)
+    values, others = dict(_leaves(here)), dict(_leaves(template))
+    place = next(key for key in dict.fromkeys([*values, *others]) if values.get(key) != others.get(key))
+    value, other = values.get(place, "nothing"), others.get(place, "nothing")
+    skip = max(0, len(commonprefix([value, other])) - _LONGEST // 3) if max(len(value), len(other)) > _LONGEST else 0
+    return f"{place} the .yml has {_excerpt(value, skip)}, the .j2 gives {_excerpt(other, skip)}".lstrip()
+
+
+def _matrix_entries(job: Any) -> Counter[str]:
+    matrix = (job.get("strategy") or {}).get("matrix") if isinstance(job, dict) else None
+    lists = [value for value in matrix.values() if isinstance(value, list)] if isinstance(matrix, dict) else []
+    return Counter(_as_json(entry) for entries in lists for entry in entries)
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Each value below `value` with its place, such as `steps[0].run, its line 2:`."""
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            name = key if isinstance(key, str) else f"({key})"
+            yield from _leaves(each, f"{place}.{name}" if place else name)
+    elif isinstance(value, list) and value:
+        for number, each in enumerate(value):
+            yield from _leaves(each, f"{place}[{number}]")
+    elif isinstance(value, str) and "\n" in value:
+        for number, each in enumerate(value.splitlines(keepends=True), 1):
+            yield f"{place}, its line {number}:", _as_json(each)
+    else:
+        yield f"{place}:" if place else "", _as_json(value)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def _excerpt(text: str, skip: int) -> str:
+    part = text[skip : skip + _LONGEST]
+    return f"{'…' if skip else ''}{part}{'…' if skip + _LONGEST < len(text) else ''}"
+
 
 RUNS_NOTHING = LintRule("runs-nothing", ERROR, "CI runs `python FILE`, which defines tests, calls none and ends green")
 NO_NUM_GPUS = LintRule("no-num-gpus", ERROR, "that job reads from this line how many GPUs the file needs")

@@ -2,14 +2,5 @@
 
 from ci_tasks.registry import Command, Feature
 
-FEATURE = Feature(
-    name="mcp",
-    commands=(
-        Command(
-            "mcp",
-            "Failures",
-            "Serve the commands to an assistant, by the Model Context Protocol.",
-            "ci_tasks.features.mcp.command:mcp",
-        ),
-    ),
-)
+_SUMMARY = "Serve the commands to an assistant, by the Model Context Protocol."
+FEATURE = Feature("mcp", commands=(Command("mcp", "Failures", _SUMMARY, f"{__name__}.command:mcp"),))

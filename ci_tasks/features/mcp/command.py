@@ -12,7 +12,7 @@ from ci_tasks.resources import user_path
 class McpOptions:
     repo: str | None = REPO.field(help=f"{REPO.help}; the only one that the assistant reaches")
     host: str = HOST.field(help="hosts of hosts.yaml that the assistant may name, with commas", default="local")
-    logs: tuple[str, ...] = repeatable("a directory with logs that it may read; may be repeated", "DIR").field()
+    logs: tuple[str, ...] = repeatable("a directory with logs that it may read", "DIR").field()
     allow_run: bool = switch("offer the tools that run tests too: run, wait, reproduce").field()
 
 
@@ -29,8 +29,7 @@ def mcp(options: McpOptions) -> int:
     from ci_tasks.run.hosts_files import open_config
 
     try:
-        from ci_tasks.features.mcp.server import serve
-        from ci_tasks.features.mcp.tools import Tools
+        from ci_tasks.features.mcp.tools import Tools, serve
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "mcp":
             raise

@@ -2,17 +2,8 @@
 
 from ci_tasks.registry import Command, Feature
 
-FEATURE = Feature(
-    name="prefetch",
-    needs=("recorder", "suites"),
-    commands=(
-        Command(
-            "prefetch",
-            "Before a run",
-            "Download the models and datasets of a label's tests to the host.",
-            "ci_tasks.features.prefetch.command:prefetch",
-            json=("ci_tasks.features.prefetch.report:PrefetchReport",),
-        ),
-    ),
-    before_rows="ci_tasks.features.prefetch.prefetch:before_rows",
-)
+_SUMMARY = "Download the models and datasets of a label's tests to the host."
+_JSON = (f"{__name__}.prefetch:PrefetchReport",)
+_COMMAND = Command("prefetch", "Before a run", _SUMMARY, f"{__name__}.command:prefetch", _JSON)
+_BEFORE_ROWS = f"{__name__}.prefetch:before_rows"
+FEATURE = Feature("prefetch", needs=("recorder", "suites"), commands=(_COMMAND,), before_rows=_BEFORE_ROWS)

@@ -6,21 +6,18 @@ import sys
 from functools import partial
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.given_options import GivenOptions, with_given
-from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, ONLY, REPO, REV, WORKFLOW, switch
+from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, ONLY, switch
+from ci_tasks.cli.shared import CheckoutOptions, GivenOptions, open_checkout, print_result
 
 
 @dataclass(frozen=True)
-class PrefetchOptions(GivenOptions):
+class PrefetchOptions(GivenOptions, CheckoutOptions):
     label: str = LABEL.field()
     host: str = HOST.field(default="local", commas=False)
     only: str | None = ONLY.field()
     dry_run: bool = switch("list present and missing files, and download nothing").field()
     record: bool = switch("execute the tests under stubs, in a sandbox, which finds more than their source").field()
     json: bool = JSON.field()
-    repo: str | None = REPO.field()
-    rev: str | None = REV.field()
-    workflow: str | None = WORKFLOW.field()
     base: str | None = BASE.field()
 
 
@@ -38,21 +35,17 @@ def prefetch(options: PrefetchOptions) -> int:
     Exit code 0 if nothing keeps a run from its files. 125 if a repository is gated or cannot be found, the hub does
     not answer, or the disk is too small: a run would be blocked.
     """
-    from ci_tasks.agent.codec import encode
-    from ci_tasks.cli.output import print_json
     from ci_tasks.errors import EXIT_BLOCKED
-    from ci_tasks.features.prefetch.prefetch import prefetch_label
-    from ci_tasks.features.prefetch.report import text
+    from ci_tasks.features.prefetch.prefetch import prefetch_label, text
     from ci_tasks.hosts.executor import open_executor
-    from ci_tasks.run.checkout_source import open_source
-    from ci_tasks.run.hosts_files import open_config
+    from ci_tasks.run.checkout_source import RunRequest
     from ci_tasks.safe_output import terminal_width
 
-    config = with_given(open_config(options.repo), options)
-    source = open_source(options.repo, options.rev, options.workflow, config.given)
+    config, source = open_checkout(options)
     say = partial(print, file=sys.stderr, flush=True)
     say(source.headline)
-    request = source.label_of(options.label), options.host, open_executor, say, options.only, options.base
-    result = prefetch_label(source, config, *request, record=options.record, dry_run=options.dry_run)
-    print_json(encode(result, versioned=False)) if options.json else print("\n".join(text(result, terminal_width())))
+    request = RunRequest(source.label_of(options.label), options.only, options.host, options.base)
+    given = (source, config, request, open_executor, say)
+    result = prefetch_label(*given, record=options.record, dry_run=options.dry_run)
+    print_result(result, lambda: text(result, terminal_width()), as_json=options.json)
     return EXIT_BLOCKED if result.blocked else 0

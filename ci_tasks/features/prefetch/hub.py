@@ -11,18 +11,19 @@ import os
 import posixpath
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ci_tasks import known_secrets
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.errors import one_line
-from ci_tasks.features.prefetch.report import GATED, NOT_FOUND, OFFLINE, UNSAFE
-from ci_tasks.features.prefetch.repositories import DATASET, HubRepository
 from ci_tasks.hosts.queries import parse_json_object, python_query
 
-DEFAULT = "https://huggingface.co"
+MODEL, DATASET = "model", "dataset"
+MAIN = "main"
+THERE, PARTLY, MISSING = "there", "partly", "missing"
+_DEFAULT = "https://huggingface.co"
 _TOKEN = "set HF_TOKEN to a token with access, or run `hf auth login`"
 _LONGEST = 100_000  # characters of one argument; Linux allows 128 KiB
 # How many bytes are missing of files with these sizes, whether none or all are there, and whether the content is known
@@ -53,12 +54,29 @@ print(json.dumps({"state": state, "mount": mount, "free": disk.f_bavail * disk.f
 """
 
 
-class HubError(Exception):
-    """`problem` is a word of `report`. No message holds a token, or an address with a signature in it."""
+@dataclass(frozen=True)
+class HubRepository:
+    """A repository, and the directory that the test has it in, as the test names it. Files lie there as in the
+    repository, or `in_cache` as in the hub's own cache."""
 
-    def __init__(self, problem: str, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.problem, self.message, self.hint = problem, message, hint
+    kind: str
+    id: str
+    directory: str
+    in_cache: bool = False
+    revision: str = MAIN
+
+    @property
+    def name(self) -> str:
+        """Unlike for a model and a dataset of one id."""
+        return f"{self.id} (dataset)" if self.kind == DATASET else self.id
+
+
+class HubError(NamedTuple):
+    """What keeps a repository from us. No text holds a token, or an address with a signature in it."""
+
+    problem: str
+    message: str
+    hint: str
 
 
 @dataclass(frozen=True)
@@ -78,7 +96,8 @@ class Hub:
     def __init__(self, host_env: Mapping[str, str]) -> None:
         from huggingface_hub import HfApi, get_token
 
-        self.endpoint = (host_env.get("HF_ENDPOINT") or os.environ.get("HF_ENDPOINT") or DEFAULT).rstrip("/")
+        self.endpoint = (host_env.get("HF_ENDPOINT") or os.environ.get("HF_ENDPOINT") or _DEFAULT).rstrip("/")
+        self.variables = {"HF_ENDPOINT": self.endpoint} if self.endpoint != _DEFAULT else {}  # of a download
         self.token = get_token()
         known_secrets.add([self.token] if self.token else [])
         self._api: Any = HfApi(endpoint=self.endpoint, token=self.token or False, library_name="ci-tasks")
@@ -98,9 +117,6 @@ class Hub:
                     self._api.auth_check(repository.id, **about)
             except errors.GatedRepoError as error:
                 closed = self._problem(error, repository)
-            if any(map(_is_unsafe, files)):
-                message = f"{repository.name} names a file outside its directory"
-                return HubError(UNSAFE, message, "do not use it; report it to its owner")
             return Listing(str(info.sha), files, bool(info.private or info.gated), closed)
         except Exception as error:
             return self._problem(error, repository)
@@ -112,20 +128,14 @@ class Hub:
         page = f"{self.shown}/{'datasets/' if repository.kind == DATASET else ''}{repository.id}"
         if isinstance(error, errors.GatedRepoError):
             why = "the token has no access" if self.token else "no token was sent"
-            return HubError(GATED, f"{name} is gated, and {why}", f"accept its terms at {page}, and {_TOKEN}")
+            return HubError("gated", f"{name} is gated, and {why}", f"accept its terms at {page}, and {_TOKEN}")
         status = getattr(getattr(error, "response", None), "status_code", 0)
         if status in (401, 404) or isinstance(error, errors.HFValidationError):
             why = "the token is not accepted" if status == 401 and self.token else "not found"
-            return HubError(NOT_FOUND, f"{name}: {why}", f"check the name at {page}; if it is private, {_TOKEN}")
+            return HubError("not found", f"{name}: {why}", f"check the name at {page}; if it is private, {_TOKEN}")
         hint = "check the network and HTTPS_PROXY; HF_ENDPOINT names a mirror; a token (HF_TOKEN) raises rate limits"
         why = f"status {status}" if status else type(error).__name__
-        return HubError(OFFLINE, f"{self.shown} does not answer: {one_line(why)}", hint)
-
-
-def _is_unsafe(path: str) -> bool:
-    """Whether a name leads out of its directory, or cannot be a file's."""
-    odd = "\\" in path or any(ord(char) < 32 or ord(char) == 127 for char in path)
-    return odd or any(part in ("", ".", "..") for part in path.split("/")) or path.startswith(".cache/huggingface/")
+        return HubError("offline", f"{self.shown} does not answer: {one_line(why)}", hint)
 
 
 # -- on the host -------------------------------------------------------------------------------------------------------
@@ -134,8 +144,10 @@ def _is_unsafe(path: str) -> bool:
 def files_query(repository: HubRepository, directory: str, listing: Listing) -> list[str]:
     """The question for the host's Python, how a repository's files are there. The answer has fields of
     RepositoryStatus: `state`, `mount`, `free` and `missing`."""
-    top = posixpath.join(directory, repository.folder) if repository.in_cache else directory
-    below = f"snapshots/{listing.commit}" if repository.in_cache else ""
+    folder = "--".join([f"{repository.kind}s", *repository.id.split("/")])
+    top, below = (
+        (posixpath.join(directory, folder), f"snapshots/{listing.commit}") if repository.in_cache else (directory, "")
+    )
     query = json.dumps([top, below, listing.commit, listing.files])
     text = base64.b64encode(zlib.compress(query.encode())).decode()
     return python_query(_SCRIPT, *(text[at : at + _LONGEST] for at in range(0, len(text), _LONGEST)))

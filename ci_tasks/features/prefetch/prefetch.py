@@ -1,4 +1,4 @@
-"""`prefetch`: what a label's tests will ask the hub for, on the host before anything holds its GPUs."""
+"""`prefetch`: what a label's tests will ask the hub for, on the host before anything holds its GPUs; and its report."""
 
 from __future__ import annotations
 
@@ -7,28 +7,36 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ci_tasks.agent.files import content_of
+from ci_tasks.agent.codec import NOT_STORED
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import Config
-from ci_tasks.errors import Blocked, UsageError
-from ci_tasks.features.prefetch import report
-from ci_tasks.features.prefetch.download import Download, outcomes, run_downloads, script
-from ci_tasks.features.prefetch.hub import DEFAULT, Hub, HubError, Listing, files_query, host_state
-from ci_tasks.features.prefetch.report import PrefetchReport, RepositoryStatus, human
-from ci_tasks.features.prefetch.repositories import HubRepository
-from ci_tasks.features.prefetch.requirements import LabelRequirements, label_requirements
+from ci_tasks.errors import Blocked, UsageError, one_line, shortened, some
+from ci_tasks.features.prefetch.download import command, outcomes, run_downloads, script
+from ci_tasks.features.prefetch.hub import (
+    MISSING,
+    PARTLY,
+    THERE,
+    Hub,
+    HubError,
+    HubRepository,
+    Listing,
+    files_query,
+    host_state,
+)
+from ci_tasks.features.prefetch.requirements import LabelRequirements, Unresolved, label_requirements
 from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
 from ci_tasks.hosts.executor import Executor, OpenExecutor, PreparedRow, Say
 from ci_tasks.planning.containers import container_rules, is_inside
+from ci_tasks.report.table import Table, paragraph
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
-from ci_tasks.run.checkout_source import CheckoutSource, event_context
+from ci_tasks.run.checkout_source import CheckoutSource, RunRequest, event_context
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.prepare import print_override_warnings
 from ci_tasks.workflow.model import Row
@@ -37,35 +45,77 @@ from ci_tasks.workflow.rows import select
 if TYPE_CHECKING:
     from ci_tasks.run.row_plans import HostSession, RowPlanner
 
+FETCHED, NOT_KEPT, FAILED = "fetched", "not kept", "download failed"
 SPARE = 1 << 28  # bytes of a disk that stay free: others write there too
 _TOKEN = "HF_TOKEN"
 _AT_ONCE = 4  # repositories that the hub is asked about
+_LONGEST = 100  # characters of a command that is not understood
 _QUERY_TIMEOUT = 60.0  # seconds that the host gets to say what is there
 
 
+@dataclass
+class RepositoryStatus:
+    """One repository. `path` is the test's own name of the directory, `directory` where that is on the host, None if
+    nothing there outlives a run, and `mount` the disk with `free` bytes. Sizes are bytes; `problem` is why it cannot be
+    had, "" for none. `listing` is what the hub says of it."""
+
+    kind: str
+    id: str
+    name: str
+    revision: str
+    path: str
+    directory: str | None
+    state: str
+    rows: tuple[str, ...]
+    where: tuple[str, ...]
+    commit: str | None = None
+    size: int | None = None
+    missing: int | None = None
+    mount: str | None = None
+    free: int | None = None
+    problem: str = ""
+    message: str = ""
+    hint: str = ""
+    repository: HubRepository = field(kw_only=True, metadata=NOT_STORED)
+    listing: Listing | None = field(default=None, metadata=NOT_STORED)
+
+    def refuse(self, problem: str, message: str, hint: str) -> None:
+        self.problem, self.message, self.hint = problem, message, hint
+
+    @property
+    def is_coming(self) -> bool:
+        return self.mount is not None and not self.problem and self.state != THERE
+
+
+@dataclass(frozen=True)
+class PrefetchReport:
+    """As `prefetch --json` prints it. `blocked`: a run would lack something that prefetching cannot bring."""
+
+    host: str
+    endpoint: str
+    repositories: tuple[RepositoryStatus, ...]
+    unresolved: tuple[Unresolved, ...]
+    notes: tuple[str, ...]
+    blocked: bool
+    checkout: str = ""
+    label: str = ""
+
+
 def prefetch_label(
-    source: CheckoutSource,
-    config: Config,
-    label: str,
-    host: str,
-    open_executor: OpenExecutor,
-    say: Say,
-    only: str | None = None,
-    base: str | None = None,
-    *,
-    record: bool = False,
-    dry_run: bool = False,
-) -> PrefetchReport:
+    source: CheckoutSource, config: Config, request: RunRequest, open_executor: OpenExecutor, say: Say,
+    *, record: bool = False, dry_run: bool = False,
+) -> PrefetchReport:  # fmt: skip
     """How everything stands that the rows will ask for, after what was missing was brought."""
-    spec, *others = config.select_hosts(host)
+    label, base = request.label, request.base
+    spec, *others = config.select_hosts(request.host)
     if others:
-        raise UsageError(f"prefetch is for one host, and {host} names several", hint="run it once for each")
+        raise UsageError(f"prefetch is for one host, and {request.host} names several", hint="run it once for each")
     print_override_warnings(config, source)
     executor = open_executor(spec)  # connected to while the rows are found
     batch, is_useful = store.new_batch(f"prefetch-{label}"), True  # the directory, for its log
     try:
         job_rows = find_rows(source, label, event_context(source), base, run_needs=record)
-        rows = select(job_rows.rows, only, label)
+        rows = select(job_rows.rows, request.only, label)
         code = executor.snapshot(batch, source.path, rev=source.rev, base=base)
         recorder = open_recorder(source.path, code.read_file, HELPERS, rev=source.rev, execute=record, say=say)
         needs = label_requirements(source, config, job_rows, rows, spec, recorder)
@@ -94,25 +144,6 @@ def before_rows(
     return {row: "; ".join(reasons) for row, reasons in missing.items()}
 
 
-@dataclass
-class Wanted:
-    """A repository that rows want, and how it stands; `listing` is what the hub says of it."""
-
-    repository: HubRepository
-    status: RepositoryStatus
-    listing: Listing | None = None
-
-    def update(self, **changes: Any) -> None:
-        self.status = replace(self.status, **changes)
-
-    def refuse(self, problem: str, message: str, hint: str) -> None:
-        self.update(problem=problem, message=message, hint=hint)
-
-    @property
-    def is_coming(self) -> bool:
-        return self.status.mount is not None and not self.status.problem and self.status.state != report.THERE
-
-
 @dataclass(frozen=True)
 class Prefetch:
     """What rows need, on one host; `row` is one of them. `images`: CI's → those that replace them; `is_wanted` is
@@ -129,123 +160,142 @@ class Prefetch:
 
     def run(self, dry_run: bool = False) -> PrefetchReport:
         """Raises Blocked if the host cannot be reached."""
-        spec, hub, notes = self.executor.spec, Hub(self.executor.spec.env), []
-        all_wanted = self._wanted(hub)
-        self._look(all_wanted)
-        for wanted in all_wanted:
-            closed = wanted.listing and wanted.listing.closed
-            if closed and wanted.status.state != report.THERE:
-                wanted.refuse(closed.problem, closed.message, closed.hint)
-        notes += _refuse_if_full([wanted for wanted in all_wanted if wanted.is_coming])
-        if spec.kind == "slurm" and all_wanted:
+        spec, hub = self.executor.spec, Hub(self.executor.spec.env)
+        repositories = self._repositories(hub)
+        self._look(repositories)
+        for each in repositories:
+            if each.listing and each.listing.closed and each.state != THERE:
+                each.refuse(*each.listing.closed)
+        notes = _refuse_if_full([each for each in repositories if each.is_coming])
+        if spec.kind == "slurm" and repositories:
             notes.append(f"on {spec.name} this is the login node's view: compute nodes must share these directories")
-        coming = [wanted for wanted in all_wanted if wanted.is_coming]
+        coming = [each for each in repositories if each.is_coming]
         if coming and not dry_run:
-            log = self._download(hub, coming)
-            notes += [f"the log of the downloads is {log}"] if any(wanted.status.problem for wanted in coming) else []
-        statuses = tuple(wanted.status for wanted in all_wanted)
+            self._download(hub, coming)
         unresolved = tuple(replace(each, rows=tuple(rows)) for each, rows in self.needs.unresolved.items())
-        blocked = any(status.problem for status in statuses)
-        return PrefetchReport(spec.name, hub.shown, statuses, unresolved, tuple(notes), blocked)
+        blocked = any(each.problem for each in repositories)
+        return PrefetchReport(spec.name, hub.shown, tuple(repositories), unresolved, tuple(notes), blocked)
 
-    def _wanted(self, hub: Hub) -> list[Wanted]:
+    def _repositories(self, hub: Hub) -> list[RepositoryStatus]:
         """Every repository, with what the hub says of it."""
-        all_wanted = []
+        repositories = []
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             answers = pool.map(hub.find, (repository for repository, _ in self.needs.repositories))
             for ((repository, place), asked), answer in zip(self.needs.repositories.items(), answers, strict=True):
                 rows, where = (tuple(dict.fromkeys(each)) for each in zip(*asked, strict=True))
                 names = (repository.kind, repository.id, repository.name, repository.revision, repository.directory)
-                state = report.MISSING if place.path else report.NOT_KEPT
-                status = RepositoryStatus(*names, place.path, state, rows, where, message=place.why)
-                all_wanted.append(wanted := Wanted(repository, status))
+                about = (place.path, MISSING if place.path else NOT_KEPT, rows, where)
+                status = RepositoryStatus(*names, *about, message=place.why, repository=repository)
                 if isinstance(answer, HubError):
-                    wanted.refuse(answer.problem, answer.message, answer.hint)
+                    status.refuse(*answer)
                 else:
-                    size = sum(answer.files.values())
-                    wanted.listing = answer
-                    wanted.update(commit=answer.commit, size=size, missing=size)
-        return all_wanted
+                    status.listing, status.commit = answer, answer.commit
+                    status.size = status.missing = sum(answer.files.values())
+                repositories.append(status)
+        return repositories
 
-    def _look(self, all_wanted: Sequence[Wanted]) -> None:
+    def _look(self, repositories: Sequence[RepositoryStatus]) -> None:
         """See what is on the host, of each repository."""
-        seen = {str(number): wanted for number, wanted in enumerate(all_wanted) if wanted.listing}
         queries = {
-            number: files_query(wanted.repository, wanted.status.directory, wanted.listing)
-            for number, wanted in seen.items()
-            if wanted.listing and wanted.status.directory
+            str(number): files_query(each.repository, each.directory, each.listing)
+            for number, each in enumerate(repositories)
+            if each.listing and each.directory
         }
         for number, answer in (self.executor.run_queries(queries, _QUERY_TIMEOUT) if queries else {}).items():
+            each = repositories[int(number)]
             if state := host_state(answer):
-                seen[number].update(**state)
+                vars(each).update(state)
             else:
                 message = f"cannot list the files on the host: {answer.last_line}"
-                seen[number].refuse(report.FAILED, message, "its python3 must be able to read the directory")
+                each.refuse(FAILED, message, "its python3 must be able to read the directory")
 
-    def _download(self, hub: Hub, coming: Sequence[Wanted]) -> str:
-        """Bring them, and note how each ended. Returns the path of the log."""
+    def _download(self, hub: Hub, coming: Sequence[RepositoryStatus]) -> None:
+        """Bring them, and note how each ended."""
         row = self._prepared(hub, coming)
         self.executor.write_plan(row.run, row.plan)
-        names = [f"{each.name} ({human(each.missing or 0)}) to {each.directory}" for each in (w.status for w in coming)]
+        names = [f"{each.name} ({human(each.missing or 0)}) to {each.directory}" for each in coming]
         end = run_downloads(self.executor, row, names, self.say, self.is_wanted)
         if end.aborted:
             raise Blocked(f"prefetch on {self.executor.spec.name}: {end.aborted[1]}", hint=f"its log is {row.run.log}")
-        results = outcomes(content_of(row.run.log).decode("utf-8", "replace"))
+        results = outcomes(row.run)
         self._look(coming)
-        for number, wanted in enumerate(coming):
+        for number, each in enumerate(coming):
             code, line = results.get(number, (None, "it did not begin"))
-            if code == 0 and wanted.status.missing == 0:
-                wanted.update(state=report.FETCHED)
-            elif not wanted.status.problem:
+            if code == 0 and each.missing == 0:
+                each.state = FETCHED
+            elif not each.problem:
                 why = line if code != 0 else "`hf download` succeeded, but files are not as the hub lists them"
-                wanted.refuse(report.FAILED, f"{wanted.repository.name}: {why}", f"see {row.run.log}, then try again")
-        return row.run.log
+                each.refuse(FAILED, f"{each.name}: {why}", f"see {row.run.log}, then try again")
 
-    def _prepared(self, hub: Hub, coming: Sequence[Wanted]) -> PreparedRow:
+    def _prepared(self, hub: Hub, coming: Sequence[RepositoryStatus]) -> PreparedRow:
         """The run that downloads. It has neither checkout nor GPU."""
-        spec, downloads = self.executor.spec, []
-        for number, wanted in enumerate(coming):
-            container, env = self.needs.runs[wanted.status.rows[0]]
+        spec, is_secret = self.executor.spec, "@" in hub.endpoint
+        host_env = {**spec.env, **({} if is_secret else hub.variables)}
+        names = [name for name in host_env if name.startswith("HF_")]
+        commands = []
+        for each in coming:
+            container, env = self.needs.runs[each.rows[0]]
             inside = container if is_inside(container, spec) else None
-            downloads.append(Download(number, wanted.repository, wanted.status.directory or "", inside, env))
-        secrets = {"HF_ENDPOINT": hub.endpoint} if "@" in hub.endpoint else {}
-        needs_token = any(wanted.listing and wanted.listing.needs_token for wanted in coming)
+            commands.append(command(each.repository, each.directory or "", inside, env, names))
+        secrets = hub.variables if is_secret else {}
+        needs_token = any(each.listing and each.listing.needs_token for each in coming)
         if hub.token and (needs_token or _TOKEN in spec.secrets or spec.kind == "local"):
-            secrets[_TOKEN] = hub.token
+            secrets = {**secrets, _TOKEN: hub.token}
         run = RunDir(str(self.batch.path / f"prefetch-{spec.name}"))
         Path(run.path).mkdir(parents=True, exist_ok=True)
         paths, id = self.executor.paths(run), f"{self.batch.id}.prefetch"
-        env = {
-            **spec.env,
-            **({"HF_ENDPOINT": hub.endpoint} if hub.endpoint != DEFAULT and "@" not in hub.endpoint else {}),
-        }
         plan = Plan(
-            id=id,
-            label=self.row.label,
-            job=self.row.job,
-            row="prefetch",
-            host=spec.name,
-            runtime=spec.runtime,
-            env={},
-            secrets=tuple(dict.fromkeys((*spec.secrets, *secrets))),
-            workspace="",
-            timeout_minutes=spec.timeout_minutes,
-            stall_minutes=spec.stall_minutes,
+            id=id, label=self.row.label, job=self.row.job, row="prefetch", host=spec.name, runtime=spec.runtime, env={},
+            secrets=tuple(dict.fromkeys((*spec.secrets, *secrets))), workspace="", script=script(commands),
+            timeout_minutes=spec.timeout_minutes, stall_minutes=spec.stall_minutes, checkout=self.code.checkout,
             container=container_rules(spec, id, paths.run, paths.locks, self.images),
-            checkout=self.code.checkout,
-            script=script(downloads, [name for name in env if name.startswith("HF_")]),
-            host_env=env,
-        )
+            host_env=host_env,
+        )  # fmt: skip
         return PreparedRow(self.row, plan, run, None, secrets=secrets)
 
 
-def _refuse_if_full(coming: Sequence[Wanted]) -> list[str]:
+def _refuse_if_full(coming: Sequence[RepositoryStatus]) -> list[str]:
     """Refuse all that comes to a disk which is too small. Returns a line for each disk."""
     lines = []
-    for mount in dict.fromkeys(wanted.status.mount for wanted in coming):
-        own = [wanted for wanted in coming if wanted.status.mount == mount]
-        free, needed = own[0].status.free or 0, sum(wanted.status.missing or 0 for wanted in own)
+    for mount in dict.fromkeys(each.mount for each in coming):
+        own = [each for each in coming if each.mount == mount]
+        free, needed = own[0].free or 0, sum(each.missing or 0 for each in own)
         lines.append(f"{mount} has {human(free)} free, and {human(needed)} are to come to it")
-        for wanted in own if needed > free - SPARE else ():
-            wanted.refuse(report.DISK_FULL, lines[-1], "free some space there, or let `mounts` name a larger disk")
+        for each in own if needed > free - SPARE else ():
+            each.refuse("disk full", lines[-1], "free some space there, or let `mounts` name a larger disk")
     return lines
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def text(report: PrefetchReport, width: int | None = None) -> list[str]:
+    """The table, what each problem asks for, the mounts, what the source leaves open, and a summary."""
+    if not report.repositories and not report.unresolved:
+        return ["no test of these rows asks a hub for anything"]
+    head = ("STATE", "REPOSITORY", "REVISION", "SIZE", "ROWS", f"ON {report.host.upper()}")
+    blocks = [Table([*map(_cells, report.repositories)], head).text(width)]
+    for line in {line.message: line for line in report.repositories if line.problem}.values():
+        places = f"  asked for by {some(line.where, 1)}"
+        blocks.append([*paragraph(line.message, width), *paragraph(f"→ {line.hint}", width, "  "), places])
+    not_kept = (line for line in report.repositories if line.state == NOT_KEPT)
+    blocks.append([*dict.fromkeys(f"not fetched ahead: {line.path}: {line.message}" for line in not_kept)])
+    for each in report.unresolved:
+        blocks.append([f"not known: {each.where}: {shortened(one_line(each.text), _LONGEST)}", f"  {each.why}"])
+    words = [line.problem or line.state for line in report.repositories]
+    states = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    blocks += [[*report.notes], [f"repositories: {states or 'none'}"]]
+    return [line for block in blocks if block for line in (*block, "")][:-1]
+
+
+def _cells(line: RepositoryStatus) -> tuple[str, ...]:
+    size = "-" if line.size is None else human(line.size)
+    if line.state == PARTLY and line.missing and not line.problem:
+        size += f", {human(line.missing)} to come"
+    revision = line.revision + (f"@{line.commit[:8]}" if line.commit and line.commit != line.revision else "")
+    return (line.problem or line.state, line.name, revision, size, str(len(line.rows)), line.directory or "-")
+
+
+def human(count: float) -> str:
+    """Bytes as people read them."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -1,21 +1,109 @@
-"""What a test's syntax tree shows directly: calls with literal arguments, and constants. Nothing is executed.
+"""What a test launches: its calls with their arguments, and where it stopped, as far as its syntax tree shows it.
 
-Constants of the module, names that a function assigns once, f-strings and `+` of those are followed; nothing else is,
-and stands as ⟨expression⟩.
+Nothing is executed. Constants of the module, names that a function assigns once, f-strings and `+` of those are
+followed; nothing else is, and stands as ⟨expression⟩.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import TypeAlias
 
-from ci_tasks.features.recorder import records
-from ci_tasks.features.recorder.records import LaunchCall, Recording, Value
+from ci_tasks.agent.quick_dataclass import dataclass
 
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
+
+RECORDED, READ = "recorded", "read"  # by running the test under stubs, or from its syntax tree
+MAIN, PYTEST, NONE = "main", "pytest", "none"
+UNKNOWN = re.compile("⟨[^⟨⟩]*⟩")
+_STARTERS = re.compile(
+    r"subprocess\.(run|call|check_call|check_output|Popen|getoutput|getstatusoutput)|os\.(system|popen)"
+)
+_OPERATORS = frozenset(";&|\n")
 _LONGEST = 50_000
 _NOISE = re.compile(r"[^\w.()\[\]=,]")  # what would mean something to a shell
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class LaunchCall:
+    """A call of a suite's helper, of the standard library's `subprocess`, or of a package.
+
+    `target` is the function as imported ("subprocess.run"), `place` is the innermost line of the checkout
+    (`tests/test_x.py:7`), `env` what the test had set in its environment.
+    """
+
+    target: str
+    args: Sequence[Value]
+    kwargs: Mapping[str, Value]
+    place: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def function(self) -> str:
+        return self.target.rpartition(".")[2]
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """The words of each command that the standard library was asked to start; [] for other calls."""
+        command = self.args[0] if self.args else self.kwargs.get("args", self.kwargs.get("cmd"))
+        return commands_in(command) if _STARTERS.fullmatch(self.target) else []
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a test launches. `entry` is how `python FILE` begins it: a `__main__` block, pytest called by that block, or
+    not at all. `constants` are the module's, `stops` say why it is not seen from there on, `tests` are the names of its
+    test functions."""
+
+    calls: tuple[LaunchCall, ...] = ()
+    constants: Mapping[str, Value] = field(default_factory=dict)
+    stops: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+    entry: str = NONE
+    doc: str = ""
+    origin: str = READ
+
+
+def by_name(call: LaunchCall, helpers: Mapping[str, Sequence[str]]) -> LaunchCall:
+    """The call, a helper's arguments by name."""
+    named = dict(zip(helpers.get(call.function, ()), call.args, strict=False))
+    return replace(call, args=call.args[len(named) :], kwargs={**named, **call.kwargs})
+
+
+def shell_split(text: str) -> list[str]:
+    """The words that a shell would make of a text, as far as quotes go."""
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that is not closed
+        return text.split()
+
+
+def commands_in(command: Value) -> list[list[str]]:
+    """The words of each command of a line of shell (`a && b; c` has three), or of a list of words."""
+    if isinstance(command, list):
+        return [[str(word) for word in command]]
+    if not isinstance(command, str):
+        return []
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="".join(_OPERATORS))
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    commands: list[list[str]] = [[]]
+    try:
+        for token in lexer:
+            if set(token) <= _OPERATORS:
+                commands.append([])
+            else:
+                commands[-1].append(token)
+    except ValueError:
+        return [shell_split(command)]
+    return [command_words for command_words in commands if command_words]
+
+
+# -- the syntax tree ---------------------------------------------------------------------------------------------------
 
 
 def read_source(source: str, path: str, helpers: Mapping[str, Sequence[str]]) -> Recording:
@@ -30,7 +118,7 @@ def read_source(source: str, path: str, helpers: Mapping[str, Sequence[str]]) ->
             calls=tuple(reader.calls),
             constants={name: value for name, value in names.items() if "⟨" not in str(value)},
             tests=tuple(_tests(tree.body)),
-            entry=records.MAIN if entry == records.NONE and launches else entry,
+            entry=MAIN if entry == NONE and launches else entry,
             doc=ast.get_docstring(tree) or "",
         )
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -60,9 +148,7 @@ class _SyntaxReader:
     def call(self, node: ast.Call, target: str, names: Mapping[str, Value]) -> LaunchCall:
         args = [_value(argument, names) for argument in node.args]
         kwargs = {keyword.arg: _value(keyword.value, names) for keyword in node.keywords if keyword.arg}
-        if parameters := self.helpers.get(target.rpartition(".")[2]):
-            args, kwargs = [], {**dict(zip(parameters, args, strict=False)), **kwargs}
-        return LaunchCall(target, args, kwargs, f"{self.path}:{node.lineno}")
+        return by_name(LaunchCall(target, args, kwargs, f"{self.path}:{node.lineno}"), self.helpers)
 
     def target(self, node: ast.expr) -> str:
         """The function as imported, "" if it is not imported by name."""
@@ -130,11 +216,11 @@ def _entry(tree: ast.Module) -> str:
     for node in tree.body:
         if isinstance(node, ast.If) and "__name__" in (text := ast.unparse(node.test)) and "__main__" in text:
             called = {ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
-            return records.PYTEST if called & {"pytest.main", "unittest.main"} else records.MAIN
+            return PYTEST if called & {"pytest.main", "unittest.main"} else MAIN
         call = node.value if isinstance(node, ast.Expr) else None
         if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in local:
-            return records.MAIN
-    return records.NONE
+            return MAIN
+    return NONE
 
 
 def _tests(body: Sequence[ast.stmt], owner: str = "") -> Iterator[str]:

@@ -2,16 +2,8 @@
 
 from ci_tasks.registry import Command, Feature
 
-FEATURE = Feature(
-    name="setup",
-    commands=(
-        Command(
-            "setup",
-            "Run a CI label",
-            "Make the checkout's CPU labels run on this machine.",
-            "ci_tasks.features.setup.command:setup",
-            json=("ci_tasks.features.setup.setup:SetupResult",),
-            exit_codes="ci_tasks.records:EXIT_CODES",
-        ),
-    ),
-)
+_SUMMARY = "Make the checkout's CPU labels run on this machine."
+_JSON = (f"{__name__}.setup:SetupResult",)
+_CODES = "ci_tasks.records:EXIT_CODES"
+_COMMAND = Command("setup", "Run a CI label", _SUMMARY, f"{__name__}.command:setup", _JSON, _CODES)
+FEATURE = Feature("setup", commands=(_COMMAND,))

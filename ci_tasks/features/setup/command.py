@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import JSON, REPO, WORKFLOW, number, switch, text
-from ci_tasks.cli.output import people_read_stderr, print_json
+from ci_tasks.cli.shared import people_read_stderr, print_json
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,26 @@
-"""The story of `setup`: ask, run CI's install steps and some rows here, and write the overrides that they needed."""
+"""The story of `setup`: ask, run CI's install steps and some rows here, and write the overrides that they needed.
+
+Which index has wheels of torch for CPUs is asked of pip itself, in the environment that jobs get; for other packages
+the install steps' own error names the index or version that helps. Everything else in the person's hosts.yaml stays,
+comments too.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ci_tasks import yaml_lines
+from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.config import Config, Override
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.config import PIP_DEFAULT, Config, Override
 from ci_tasks.errors import UnknownName, UsageError, counted
-from ci_tasks.features.setup import users_file
-from ci_tasks.features.setup.torch_wheels import CUDA, find_torch
 from ci_tasks.hosts.executor import LocalExecutor
 from ci_tasks.planning.actions import version_matches
-from ci_tasks.planning.pip_commands import entry, install_commands, merged, suggested_override
+from ci_tasks.planning.pip_commands import entry, install_commands, merged, name_of, replacement, suggested_override
 from ci_tasks.planning.planner import wanted_python
 from ci_tasks.planning.tested_files import only_defines_tests
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
@@ -23,7 +30,7 @@ from ci_tasks.run.find_rows import list_jobs
 from ci_tasks.run.hosts_files import open_config
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.progress import print_results
-from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.model import Job, Row
 
 _TRIES = 3  # of the install steps: each failure may show what the next one needs
 # What a venv takes with torch's wheels of this kind, and how long the steps take on a usual connection.
@@ -76,7 +83,7 @@ def set_up(
     installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
     status = overall([record.status for record in records]) if records else CANCELLED
     entries = [entry(override) for override in overrides]
-    written = installed and users_file.add(file, entries, f"for {source.path.name}")
+    written = installed and add_overrides(file, entries, f"for {source.path.name}")
     if status == BLOCKED:
         print("\nthe install steps need more than another index or version; nothing was written")
     tried = [{"row": record.row, "status": record.status, "reason": record.reason} for record in records]
@@ -118,7 +125,7 @@ def _try_rows(
         result = execute_label(source, trial, request, ExecutionOptions())
         if result is None:
             break
-        print_results(result.records, result.logs, result.batch, result.host_gpus)
+        print_results(result.records, result.logs, result.batch)
         blocked = [record for record in result.records if record.status == BLOCKED]
         more = suggested_override(blocked[0].reason, job, config.overrides) if blocked and tries_left else None
         again = merged([*overrides, more]) if more else overrides
@@ -131,3 +138,69 @@ def _try_rows(
 
 def _runs_nothing(test: Path) -> bool:
     return not test.is_file() or only_defines_tests(test.read_text(encoding="utf-8", errors="replace"))
+
+
+TIMEOUT = 60.0  # seconds; each connection gets ten
+_OPTIONS = ("--disable-pip-version-check", "--retries", "0", "--timeout", "10")
+CPU, CUDA = "cpu", "cuda"
+
+Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, QueryAnswer]]
+
+
+def find_torch(job: Job, index: str | None, python: str, ask: Ask) -> tuple[str, list[Override]]:
+    """The kind of torch's wheels that a job would install, "" for none or if no index answers, and the overrides for
+    them. They are from the first of `index`, CI's own index and pip's that has wheels for CPUs, else from the first
+    that has any."""
+    best: tuple[str, list[Override]] = ("", [])
+    for step, install in install_commands(job):
+        requirement = next((each for each in install.requirements if name_of(each) == "torch"), "")
+        candidates: list[tuple[str | None, Sequence[str]]] = [(index, ("--index-url", index))] if index else []
+        candidates += [(None, install.indexes), *([(PIP_DEFAULT, ())] if install.indexes else [])]
+        for chosen, options in candidates if requirement else ():
+            query = [python, "-m", "pip", "index", "versions", *_OPTIONS, *options, "torch"]
+            listed = re.search(r"^Available versions: (.*)$", ask({"torch": query}, TIMEOUT)["torch"].out, re.MULTILINE)
+            versions = listed[1].split(", ") if listed else []
+            for_cpus = [version for version in versions if version.endswith("+cpu")]
+            other = replacement(requirement, for_cpus or versions)
+            override = Override(job.id, step, pip_index=chosen, replace={requirement: other} if other else {})
+            overrides = [override] if chosen or other else []
+            if for_cpus and (other or for_cpus == versions):
+                return CPU, overrides
+            if versions and not best[0]:
+                best = CUDA, overrides
+    return best
+
+
+def add_overrides(file: Path, entries: Sequence[str], why: str) -> bool:
+    """Add the overrides to the user's file; print them if it has overrides already. Returns whether it did."""
+    if not entries:
+        print("\nCI's install steps work here as they are: there is nothing to write")
+        return False
+    block = "\n  ".join(["overrides:", f"# by `ci-tasks setup`: {why}", *(f"- {entry}" for entry in entries)]) + "\n"
+    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    after = before + ("\n" if before and not before.endswith("\n") else "") + block
+    print(f"\n{block}", flush=True)
+    if not _adds_only(before, after):
+        print(f"{file} has overrides already, or another form: paste these lines there")
+        return False
+    write(file, after)
+    print(f"added to {file}")
+    return True
+
+
+def write(file: Path, text: str) -> None:
+    """The file appears whole, with the mode that it had; of a link, what it leads to."""
+    file = file.resolve()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    mode = file.stat().st_mode if file.exists() else 0o644
+    replace_file(str(file), text.encode())
+    file.chmod(mode)
+
+
+def _adds_only(before: str, after: str) -> bool:
+    """Whether the file keeps what it had, and gets overrides that it did not have."""
+    try:
+        old, new = yaml_lines.load(before) or {}, yaml_lines.load(after)
+    except yaml_lines.YamlError:
+        return False
+    return isinstance(old, dict) and isinstance(new, dict) and {**new, **old} == new and "overrides" not in old

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ci_tasks.features.recorder.records import LaunchCall, commands_in
+from ci_tasks.features.recorder.syntax import LaunchCall, commands_in
 
 # Helper → the names of its parameters, in order.
 HELPERS: Mapping[str, Sequence[str]] = {

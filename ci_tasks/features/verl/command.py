@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci_tasks.cli.output import for_programs, print_json
+from ci_tasks.cli.shared import for_programs, print_json
 from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.verl.levels.levels import LevelRequest
 from ci_tasks.features.verl.options import VerlOptions

@@ -9,6 +9,7 @@ from ci_tasks.cli import options as flags
 from ci_tasks.features.verl.levels.levels import WRAPPER
 
 _LEVELS = tuple("012345")
+_TIMEOUT = "minutes after which the run is ended (else timeout_minutes of the host, else 90 to 720 by the level)"
 _NOT_SHOWN = ("plan", "json", "events", "keep", "detach")
 
 
@@ -27,9 +28,7 @@ class VerlOptions:
     )
     image: str | None = flags.text("verlai/verl:TAG (else VERL_IMAGE)", "IMAGE", environment="VERL_IMAGE").field()
     gpus: int = flags.number("number of GPUs that the run takes", "GPUs", default=8).field()
-    timeout: float | None = flags.TIMEOUT.field(
-        help="minutes after which the run is ended (else timeout_minutes of the host, else 90 to 720 by the level)"
-    )
+    timeout: float | None = flags.Option(_TIMEOUT, float, metavar="MIN", unit="minutes").field()
     model_id: str = flags.text("a small Hugging Face model", "ID", default="Qwen/Qwen2.5-0.5B").field()
     model_path: str | None = flags.text("the model's directory on the host", "DIR").field()
     data: str | None = flags.text(
@@ -55,7 +54,7 @@ class VerlOptions:
     script: str | None = flags.text("of level 4: a script of verl's instead of the wrapper", "FILE").field()
     wrapper: str = flags.text("verl's wrapper, from its root", "FILE", default=WRAPPER).field()
     proof: tuple[str, ...] = flags.repeatable(
-        "of level 4: regular expression of a line that shows the feature active; may be repeated", "REGEX"
+        "of level 4: regular expression of a line that shows the feature active", "REGEX"
     ).field()
     steps: int = flags.number("of level 5: 20 to 100", "steps", default=20, hint="for example --steps 40").field()
     baseline: str | None = flags.text("of level 5: the log of a known-good run", "FILE").field()
@@ -74,9 +73,9 @@ class VerlOptions:
         ),
     ).field()
     repeat: int = flags.REPEAT.field(help="with --base: most trainings of each side", needs="base", default=5)
-    env: tuple[str, ...] = flags.repeatable("a variable for the wrapper; may be repeated", "NAME=VALUE").field()
-    override: tuple[str, ...] = flags.repeatable("a setting for Hydra; may be repeated", "KEY=VALUE").field()
-    test: tuple[str, ...] = flags.repeatable("a test of Bridge, from its root; may be repeated", "FILE").field()
+    env: tuple[str, ...] = flags.repeatable("a variable for the wrapper", "NAME=VALUE").field()
+    override: tuple[str, ...] = flags.repeatable("a setting for Hydra", "KEY=VALUE").field()
+    test: tuple[str, ...] = flags.repeatable("a test of Bridge, from its root", "FILE").field()
     checks_from: str | None = flags.text(
         "cite focused Bridge checks that ran elsewhere: pytest's last line, or a log that ends with it",
         "TEXT|FILE",

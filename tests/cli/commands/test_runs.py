@@ -1,4 +1,4 @@
-"""`runs` as a person types it: flags into a filter, wrong ones refused with what is valid, and what is printed."""
+"""`runs` and `report` as a person types them: filters, wrong ones refused with what is valid, and what is printed."""
 
 from __future__ import annotations
 
@@ -176,3 +176,45 @@ def test_shell_is_opened_by_the_runs_own_agent_and_ends_with_its_exit_code(home:
     Path(run.bin).mkdir()
     Path(run.agent).write_text(f"import sys; sys.exit(7 if sys.argv[1:] == ['shell', {run.path!r}] else 1)")
     assert run_command("shell", run="last") == 7
+
+
+@pytest.fixture
+def two_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of one batch."""
+    monkeypatch.setenv("HOME", str(home))
+    _keep(home, 1, "blocked")
+    _keep(home, 2, "blocked")
+    return home
+
+
+def report_of(**options: Any) -> int:
+    return run_command("report", **options)
+
+
+def test_a_report_on_the_terminal_names_the_rows_that_were_asked_for(
+    two_runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report_of(run="20260101-120000-ckpt.02, 20260101-120000-ckpt.01,")
+    out = capsys.readouterr().out
+    assert out.index("row-2") < out.index("row-1")
+    report_of(run="20260101-120000-ckpt.02")
+    assert "row-1" not in capsys.readouterr().out
+
+
+def test_each_output_option_writes_its_own_format(two_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report_of(run="20260101-120000-ckpt", html="~/page.html", junit="~/rows.xml", markdown=True)
+    assert "<html" in (two_runs / "page.html").read_text()
+    assert "<testsuite" in (two_runs / "rows.xml").read_text()
+    out, err = capsys.readouterr()
+    assert "blocked | row-1 | h100a |" in out
+    assert "page.html" not in out, "standard output is the markdown"
+    assert "page.html: " in err
+    report_of(run="20260101-120000-ckpt", html="~/page.html")
+    assert "page.html: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("names", ["", " , "])
+def test_a_report_of_no_run_is_an_error_with_the_valid_forms(names: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_of(run=names) == 2
+    message = capsys.readouterr().err
+    assert "report: RUN is empty" in message and len(message.splitlines()) == 2

@@ -10,9 +10,9 @@ import pytest
 
 from ci_tasks.errors import UsageError
 from ci_tasks.features.coverage.command import source_coverage
-from ci_tasks.features.coverage.labels import difference
-from ci_tasks.features.recorder import sandbox
-from ci_tasks.features.recorder.records import READ, RECORDED
+from ci_tasks.features.coverage.coverage import difference
+from ci_tasks.features.recorder import record
+from ci_tasks.features.recorder.syntax import READ, RECORDED
 from ci_tasks.run.checkout_source import open_source
 from tests.parts import git
 from tests.parts.commands import run_command
@@ -54,7 +54,7 @@ def test_nothing_is_executed_unless_it_is_to_be_recorded(repository: Path) -> No
     coverage = source_coverage(open_source(str(repository)), say=messages.append)
     assert {row.origin for row in coverage.rows().values()} == {READ}
     assert not any("executing" in message for message in messages)
-    if why := sandbox.unavailable_reason():
+    if why := record.unavailable_reason():
         pytest.skip(f"no sandbox here: {why}")
     coverage = source_coverage(open_source(str(repository)), record=True, say=messages.append)
     assert RECORDED in {row.origin for row in coverage.rows().values()}
@@ -62,7 +62,7 @@ def test_nothing_is_executed_unless_it_is_to_be_recorded(repository: Path) -> No
 
 
 def test_to_record_without_a_sandbox_is_an_error(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "unavailable_reason", lambda: "no namespaces")
+    monkeypatch.setattr(record, "unavailable_reason", lambda: "no namespaces")
     with pytest.raises(UsageError, match="no namespaces"):
         source_coverage(open_source(str(repository)), record=True)
     with pytest.raises(UsageError, match="not a revision"):

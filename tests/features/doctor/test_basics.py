@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 from ci_tasks.agent.records import QueryAnswer as Answer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor import basics
+from ci_tasks.features.doctor.basics import hub, slurm
 from ci_tasks.features.doctor.check_results import FAULT, OK, UNKNOWN, WARNING, Check
+from ci_tasks.features.doctor.examine import examine_host
 from ci_tasks.hosts.queries import LocalQueryRunner
-from tests import fixtures as support
 
 GOOD = {"Python": Answer(0, "3.8.18\n"), "git": Answer(0, "git version 2.17.0\n"), "bash": Answer(0, "x 5.2.15(1)\n")}
 
@@ -121,14 +123,82 @@ def test_dev_shm_counts_on_a_host_with_gpus(read: Any, gpus: Answer, shm: Answer
     assert [(result.topic, result.status) for result in results[1:]] == expected
 
 
-@pytest.mark.parametrize(("free", "status"), [(500 * GB, OK), (49 * GB, WARNING), (0, FAULT)])
-def test_little_space_is_a_warning_and_none_a_fault(read: Any, free: int, status: str) -> None:
-    results = read(basics.disks(HOST, "~"), {"workspace": seen(), "/data/ci": seen(free=free)})
-    assert results[-1].status == status
+ABSENT = Answer(None, "", "sinfo: No such file or directory")
+GRES = "gpu:h100:8(S:0-1)\n(null)\n"
+HERE = {
+    "sinfo version": Answer(0, "slurm-wlm 22.05.8\n"), "partitions": Answer(0, "h100|2-00:00:00\ncpu*|1:00\n"),
+    "sacct": Answer(0),
+}  # fmt: skip
+SOME = {"partition": "h100", "gres": "gpu:h100"}
+# hosts.yaml's keys, the nodes' resources, status, a part of the text
+PARTITIONS: dict[str, tuple[dict[str, str], str, str, str]] = {
+    "nodes with GPUs": (SOME, GRES, "ok", "partition h100: up to 8 gpu:h100 a node"),
+    "any partition": ({}, GRES, "ok", "the cluster: up to 8 gpu"),
+    "a partition that is not there": ({"partition": "a100"}, "", "fault", "no partition a100"),
+    "another kind of GPU": ({**SOME, "gres": "gpu:b200"}, GRES, "fault", "has no gpu:b200"),
+    "a partition without GPUs": ({"partition": "cpu"}, "(null)", "fault", "partition cpu has no gpu"),
+}
 
 
-@pytest.mark.parametrize(("options", "noexec"), [("noexec", True), ("exec", False)])
-def test_a_place_on_a_file_system_that_forbids_programs_says_so(tmp_path: Path, options: str, noexec: bool) -> None:
-    queries = next(basics.disks(HostSpec("here"), str(tmp_path / "not there yet")))
-    done = support.on_a_new_tmpfs(tmp_path, options, *queries["workspace"])
-    assert json.loads(done.stdout)["noexec"] is noexec
+def host(**keys: Any) -> HostSpec:
+    return HostSpec("c", kind="slurm", address="login", **keys)
+
+
+@pytest.mark.parametrize(("keys", "gres", "status", "text"), PARTITIONS.values(), ids=PARTITIONS)
+def test_a_partition(read: Any, keys: dict[str, Any], gres: str, status: str, text: str) -> None:
+    answers = {**HERE, "gpus": Answer(0, gres)}
+    [result] = [result for result in read(slurm(host(**keys)), answers) if result.topic == "GPUs"]
+    assert (result.status, text in result.text, bool(result.next_step)) == (status, True, status != "ok"), result
+
+
+def test_a_login_node_without_slurm_is_one_fault_and_a_cluster_that_keeps_no_ended_jobs_a_warning(read: Any) -> None:
+    absent = read(slurm(host()), dict.fromkeys(HERE, ABSENT))
+    assert [(result.topic, result.status) for result in absent] == [("Slurm", FAULT)]
+    disabled = Answer(1, "", "Slurm accounting storage is disabled")
+    answers = {**HERE, "gpus": Answer(0, GRES), "sacct": disabled}
+    results = [result for result in read(slurm(host()), answers) if result.status == "warning"]
+    text = f"sacct: {disabled.err}: how a job ended is asked of squeue alone"
+    assert [(result.topic, result.text) for result in results] == [("accounting", text)]
+
+
+def test_a_login_node_is_not_queried_for_gpus_and_containers() -> None:
+    asked: list[str] = []
+
+    class Recorder:
+        def run_queries(self, queries: Any, timeout: float) -> dict[str, Answer]:
+            asked.extend(word for argv in queries.values() for word in argv)
+            return dict.fromkeys(queries, ABSENT)
+
+    examine_host(host(runtime="docker"), ["image"], lambda _: nullcontext(Recorder()))
+    assert "sinfo" in asked and not {*asked} & {"docker", "nvidia-smi", "dmesg"}
+
+
+CERTIFICATE = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "step"),
+    [
+        ("", "ok", ""),
+        ("HTTP Error 401: Unauthorized", "warning", "add HF_TOKEN"),
+        ("HTTP Error 429: Too Many Requests", "warning", "wait some minutes"),
+        ("HTTP Error 503: Service Unavailable", "warning", "wait some minutes"),
+        (f"<urlopen error {CERTIFICATE}>", "fault", "certificate"),
+        ("<urlopen error [Errno -2] Name or service not known>", "fault", "DNS"),
+        (None, "unknown", ""),
+    ],
+)
+def test_each_answer_has_a_message(read: Any, error: str | None, status: str, step: str) -> None:
+    answer = Answer(0, "" if error is None else json.dumps({"name": "e", "error": error}))
+    [result] = read(hub(HostSpec("h")), {"hub": answer})
+    assert (result.status, step in result.next_step, "<" in result.text) == (status, True, False), result
+
+
+def test_the_script_asks_the_hub_and_shows_no_secret(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_verysecret")
+    env = {"HF_ENDPOINT": "http://me:verysecret@127.0.0.1:9", "no_proxy": "127.0.0.1"}
+    host = HostSpec("h", env=env, secrets=("HF_TOKEN",))
+    queries = next(hub(host))
+    [result] = read(hub(host), LocalQueryRunner(env).run_queries(queries, 60))
+    assert (result.status, result.text) == ("fault", "http://127.0.0.1:9: [Errno 111] Connection refused")
+    assert "verysecret" not in str([*queries["hub"], result])

@@ -1,12 +1,11 @@
-"""A model hub of a test's own on 127.0.0.1: the few addresses that downloads use, and the faults that they meet.
+"""A model hub of a test's own on 127.0.0.1: the few addresses that downloads use.
 
 with serving() as hub:
     hub.add("org/m", {"config.json": b"{}", "model.safetensors": LARGE})       # a file from LARGE bytes on is LFS
     hub.add("org/d", {...}, kind="dataset", gated="manual", private=True)
     hub.tokens = {"hf_good": {"org/m"}}        # who may read what is gated or private
-    hub.faults.append(Fault("model.safetensors", cut=1000))                    # one answer each, in order
-    hub.requests                               # every request
-    hub.contents()                             # paths of the files whose content was sent
+    hub.held["model.safetensors"] = threading.Event()     # until it is set, nothing of the file is sent; then it is cut
+    hub.contents                               # paths of the files whose content was sent, in order
 """
 
 from __future__ import annotations
@@ -25,22 +24,6 @@ LARGE = 4096  # bytes from which a file is in LFS, so that its etag is a sha256
 
 
 @dataclass
-class Fault:
-    """What becomes of one answer to a request whose path contains `part`. `cut`: the link ends after so many bytes of
-    the file; `status` and `headers` are sent in its place; `content` is sent for the file's own; the answer waits for
-    `gate`. `method` is the only one that it meets, and `times` how often."""
-
-    part: str
-    cut: int | None = None
-    status: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
-    content: bytes | None = None
-    gate: threading.Event | None = None
-    method: str = "GET"
-    times: int = 1
-
-
-@dataclass
 class Repo:
     kind: str
     id: str
@@ -50,14 +33,6 @@ class Repo:
     sha: str = "a" * 40
 
 
-@dataclass(frozen=True)
-class RecordedRequest:
-    method: str
-    path: str
-    range: str
-    token: str
-
-
 @dataclass
 class Hub:
     """See above."""
@@ -65,37 +40,19 @@ class Hub:
     url: str = ""
     repos: dict[tuple[str, str], Repo] = field(default_factory=dict)
     tokens: dict[str, set[str]] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
-    requests: list[RecordedRequest] = field(default_factory=list)
+    held: dict[str, threading.Event] = field(default_factory=dict)
+    contents: list[str] = field(default_factory=list)
 
     def add(self, id: str, files: dict[str, bytes], kind: str = "model", **more: Any) -> Repo:
         repo = self.repos[kind, id] = Repo(kind, id, files, **more)
         return repo
 
-    def contents(self) -> list[str]:
-        """Those that were sent, in order."""
-        sent = [request.path for request in self.requests if request.method == "GET" and "/resolve/" in request.path]
-        return [path.partition("/resolve/")[2].partition("/")[2] for path in sent]
-
-    def fault(self, method: str, path: str) -> Fault | None:
-        for fault in self.faults:
-            if fault.part in path and fault.method == method:
-                fault.times -= 1
-                if not fault.times:
-                    self.faults.remove(fault)
-                return fault
-        return None
-
 
 @contextmanager
 def serving() -> Iterator[Hub]:
     hub = Hub()
-
-    class Handler(_Handler):
-        pass
-
-    Handler.hub = hub
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -121,24 +78,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        hub = self.hub
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-        path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
-        hub.requests.append(RecordedRequest(self.command, path, self.headers.get("Range") or "", token))
-        fault = hub.fault(self.command, path)
-        if fault and fault.gate:
-            fault.gate.wait(20)
-        if fault and fault.status:
-            self._json({"error": "as the test wants"}, fault.status, fault.headers)
-            return
         try:
-            self._answer(path, token, fault)
+            self._answer(urllib.parse.unquote(urllib.parse.urlsplit(self.path).path), token)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 
     do_HEAD = do_GET
 
-    def _answer(self, path: str, token: str, fault: Fault | None) -> None:
+    def _answer(self, path: str, token: str) -> None:
         parts = path.strip("/").split("/")
         if token and parts[0] == "api" and self.hub.tokens and token not in self.hub.tokens:
             self._json({"error": "Invalid credentials"}, 401)
@@ -147,7 +95,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif "resolve" in parts:
             at = parts.index("resolve")
             kind = "dataset" if parts[0] == "datasets" else "model"
-            self._file(kind, "/".join(parts[at - 2 : at]), "/".join(parts[at + 2 :]), token, fault)
+            self._file(kind, "/".join(parts[at - 2 : at]), "/".join(parts[at + 2 :]), token)
         else:
             self._json({"error": "not found"}, 404)
 
@@ -158,53 +106,34 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json({"error": "Repository not found"}, status, {"X-Error-Code": "RepoNotFound"})
         elif rest[:1] == ["auth-check"]:
             self._json({}, *(() if self._may(repo, token) else self._closed(token)))
-        elif rest[:1] == ["revision"] and rest[1:] not in (["main"], [repo.sha]):
-            self._json({"error": "Invalid rev id"}, 404, {"X-Error-Code": "RevisionNotFound"})
         elif rest[:1] == ["tree"]:
             self._json([_entry(path, content) for path, content in repo.files.items()])
         else:
-            self._json(
-                {
-                    "_id": "1",
-                    "id": repo.id,
-                    "modelId": repo.id,
-                    "sha": repo.sha,
-                    "private": repo.private,
-                    "gated": repo.gated or False,
-                    "disabled": False,
-                    "downloads": 0,
-                    "likes": 0,
-                    "tags": [],
-                    "siblings": [{"rfilename": path, "size": len(text)} for path, text in repo.files.items()],
-                }
-            )
+            siblings = [{"rfilename": path, "size": len(text)} for path, text in repo.files.items()]
+            access = {"private": repo.private, "gated": repo.gated or False, "disabled": False}
+            counts = {"_id": "1", "downloads": 0, "likes": 0, "tags": []}
+            self._json({"id": repo.id, "modelId": repo.id, "sha": repo.sha, "siblings": siblings, **access, **counts})
 
-    def _file(self, kind: str, id: str, path: str, token: str, fault: Fault | None) -> None:
+    def _file(self, kind: str, id: str, path: str, token: str) -> None:
         repo = self.hub.repos.get((kind, id))
         if repo is None or path not in repo.files:
-            self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
-            return
+            return self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
         if not self._may(repo, token):
-            self._json({"error": "closed"}, *self._closed(token))
-            return
-        content = repo.files[path]
-        about = {"X-Repo-Commit": repo.sha, "ETag": f'"{etag(content)}"', "Accept-Ranges": "bytes"}
-        self._content(content if fault is None or fault.content is None else fault.content, about, fault)
-
-    def _content(self, content: bytes, about: dict[str, str], fault: Fault | None) -> None:
-        byte_range = self.headers.get("Range")
+            return self._json({"error": "closed"}, *self._closed(token))
+        content, byte_range = repo.files[path], self.headers.get("Range")
         at = int(byte_range.removeprefix("bytes=").split("-")[0]) if byte_range else 0
-        if byte_range:
-            about["Content-Range"] = f"bytes {at}-{len(content) - 1}/{len(content)}"
+        about = {"X-Repo-Commit": repo.sha, "ETag": f'"{etag(content)}"', "Accept-Ranges": "bytes"}
+        about |= {"Content-Range": f"bytes {at}-{len(content) - 1}/{len(content)}"} if byte_range else {}
         self._headers(206 if byte_range else 200, {**about, "Content-Length": str(len(content) - at)})
         if self.command == "HEAD":
-            return
-        if fault and fault.cut is not None:
-            self.wfile.write(content[at : at + fault.cut])
-            self.wfile.flush()
+            return None
+        self.hub.contents.append(path)
+        if gate := self.hub.held.pop(path, None):
+            gate.wait(20)
             self.close_connection = True
-            return
+            return None
         self.wfile.write(content[at:])
+        return None
 
     def _may(self, repo: Repo, token: str) -> bool:
         return not (repo.gated or repo.private) or repo.id in self.hub.tokens.get(token, set())

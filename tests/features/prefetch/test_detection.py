@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ci_tasks.features.prefetch.report import Unresolved
-from ci_tasks.features.prefetch.repositories import HubRepository
-from ci_tasks.features.prefetch.requirements import requirements_of
-from ci_tasks.features.recorder.records import Recording
+from ci_tasks.features.prefetch.hub import HubRepository
+from ci_tasks.features.prefetch.requirements import Unresolved, requirements_of
+from ci_tasks.features.recorder.syntax import Recording
 
 HEAD = "import slime.utils.external_utils.command_utils as U\nMODEL_NAME = 'Qwen3-4B'\n"
 MAIN = "\nif __name__ == '__main__':\n    prepare()\n"

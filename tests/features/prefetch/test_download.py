@@ -13,9 +13,9 @@ import pytest
 from huggingface_hub import snapshot_download
 
 from ci_tasks.agent.containers.docker_argv import parse_run
-from ci_tasks.features.prefetch.download import Download, outcomes, script
-from ci_tasks.features.prefetch.hub import Listing, files_query, host_state
-from ci_tasks.features.prefetch.repositories import HubRepository
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.features.prefetch.download import command, outcomes, script
+from ci_tasks.features.prefetch.hub import HubRepository, Listing, files_query, host_state
 from ci_tasks.hosts.queries import LocalQueryRunner
 from tests.features.prefetch.hub_server import Hub, Repo
 
@@ -28,31 +28,24 @@ def repo(hub: Hub) -> Repo:
     return hub.add("org/m", dict(FILES))
 
 
-def download(repo: Repo, directory: str, number: int = 0, container: str = "", **more: Any) -> Download:
-    repository = HubRepository(repo.kind, repo.id, directory, **more)
-    run = parse_run(container.split()) if container else None
-    return Download(number, repository, directory, run)
+def wanted(repo: Repo, directory: str, **more: Any) -> HubRepository:
+    return HubRepository(repo.kind, repo.id, directory, **more)
 
 
-def start(hub: Hub, where: Path, *downloads: Download, path: str = str(BIN)) -> subprocess.Popen[str]:
-    (where / "bin").mkdir(parents=True, exist_ok=True)
+def run(hub: Hub, where: Path, repository: HubRepository) -> tuple[int, str]:
+    (where / "bin").mkdir(parents=True)
     (where / "bin/docker").touch(0o755)
-    (where / "run.sh").write_text(script(downloads, []))
-    env = {"PATH": f"{path}:/usr/bin:/bin", "HOME": str(where), "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "1"}
-    argv = ["bash", str(where / "run.sh")]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(argv, env=env, start_new_session=True, **pipes)
+    (where / "run.sh").write_text(script([command(repository, repository.directory)]))
+    env = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(where), "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(["bash", str(where / "run.sh")], env=env, capture_output=True, text=True, timeout=60)
+    log = done.stdout + done.stderr
+    (where / "log").write_text(log)
+    return done.returncode, log
 
 
-def run(hub: Hub, where: Path, *downloads: Download, path: str = str(BIN)) -> tuple[int, str]:
-    process = start(hub, where, *downloads, path=path)
-    log, _ = process.communicate()
-    return process.returncode, log
-
-
-def state(pending: Download, repo: Repo) -> Any:
+def state(pending: HubRepository, repo: Repo) -> Any:
     listing = Listing(repo.sha, {path: len(text) for path, text in repo.files.items()})
-    query = files_query(pending.repository, pending.directory, listing)
+    query = files_query(pending, pending.directory, listing)
     found = host_state(LocalQueryRunner().run_queries({"q": query}, 20)["q"])
     assert found
     return found["state"]
@@ -62,16 +55,16 @@ def state(pending: Download, repo: Repo) -> Any:
 def test_a_download_counts_as_there_and_is_not_requested_again(
     hub: Hub, repo: Repo, tmp_path: Path, in_cache: bool
 ) -> None:
-    pending = download(repo, str(tmp_path / "it's a disk"), in_cache=in_cache)
+    pending = wanted(repo, str(tmp_path / "it's a disk"), in_cache=in_cache)
     assert state(pending, repo) == "missing"
     code, log = run(hub, tmp_path / "run", pending)
-    assert (code, outcomes(log)[0][0]) == (0, 0), log
+    assert (code, outcomes(RunDir(str(tmp_path / "run")))[0][0]) == (0, 0), log
     assert state(pending, repo) == "there"
-    hub.requests.clear()
+    hub.contents.clear()
     option: dict[str, Any] = {"cache_dir" if in_cache else "local_dir": tmp_path / "it's a disk"}
     there = Path(snapshot_download("org/m", endpoint=hub.url, **option))
     assert {name: (there / name).read_bytes() for name in FILES} == FILES
-    assert hub.contents() == []
+    assert hub.contents == []
 
 
 @pytest.mark.parametrize(
@@ -88,7 +81,7 @@ def test_a_download_counts_as_there_and_is_not_requested_again(
 def test_files_are_trusted_as_the_library_trusts_them(
     hub: Hub, repo: Repo, tmp_path: Path, change: Any, word: str
 ) -> None:
-    pending = download(repo, str(tmp_path / "m"))
+    pending = wanted(repo, str(tmp_path / "m"))
     snapshot_download("org/m", endpoint=hub.url, local_dir=tmp_path / "m")
     change(tmp_path / "m")
     assert state(pending, repo) == word
@@ -96,8 +89,9 @@ def test_files_are_trusted_as_the_library_trusts_them(
 
 def test_a_container_has_the_rows_mounts_and_no_secret_is_in_its_arguments(repo: Repo) -> None:
     options = "--gpus all --privileged -v /ci/m:/root/models -v $HERE:/x -e WANDB_API_KEY=abc --network host"
-    text = script([download(repo, "~/m1", 1, f"run {options} IMAGE python t.py")], ["HF_HOME"])
-    (docker,) = (line for line in text.splitlines() if line.startswith("download 1 docker run"))
+    container = parse_run(f"run {options} IMAGE python t.py".split())
+    docker = command(wanted(repo, "~/m1"), "/home/me/m1", container, {}, ["HF_HOME"])
+    assert docker.startswith("docker run ")
     for kept in ("--volume=/ci/m:/root/models", "--network=host", "-e HF_TOKEN", "-e HF_HOME"):
         assert kept in docker
     assert docker.endswith("--entrypoint hf IMAGE download org/m --revision main --local-dir /root/m1")

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.prefetch.repositories import HubRepository, UnresolvedArgument, downloaded_by_command
-from ci_tasks.features.recorder.records import commands_in
+from ci_tasks.features.prefetch.hub import HubRepository
+from ci_tasks.features.prefetch.requirements import UnresolvedArgument, downloaded_by_command
+from ci_tasks.features.recorder.syntax import commands_in
 
 CACHE = "~/.cache/huggingface/hub"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.features.recorder import sandbox
+from ci_tasks.features.recorder import record as recorder
 from ci_tasks.features.recorder.record import LaunchRecorder
-from ci_tasks.features.recorder.records import Recording
+from ci_tasks.features.recorder.syntax import Recording
 
 _HELPERS_FILE = "slime/utils/external_utils/command_utils.py"  # where tests import their helpers from
 
@@ -40,8 +40,8 @@ def record(tmp_path: Path, launch_helpers: Mapping[str, Sequence[str]]) -> Calla
         path: str = "tests/test_x.py",
         **env: str,
     ) -> Recording:
-        if not static and sandbox.unavailable_reason():
-            pytest.skip(f"no sandbox here: {sandbox.unavailable_reason()}")
+        if not static and recorder.unavailable_reason():
+            pytest.skip(f"no sandbox here: {recorder.unavailable_reason()}")
         tree = {_HELPERS_FILE: module, path: source, **(files or {})}
         for name, text in tree.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

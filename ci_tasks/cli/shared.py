@@ -1,0 +1,207 @@
+"""What commands share: options that select a checkout or give what only GitHub knows, and output for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ci_tasks.agent.codec import encode
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.cli.options import REPO, REV, WORKFLOW, number, repeatable, switch, text
+from ci_tasks.errors import UsageError
+from ci_tasks.given_values import GivenValues, OverlaySource
+from ci_tasks.resources import user_path
+from ci_tasks.safe_output import json_document
+
+if TYPE_CHECKING:
+    from ci_tasks.config import Config
+    from ci_tasks.run.checkout_source import CheckoutSource
+    from ci_tasks.run.events import EventStream
+
+_TEST = re.compile(r"[\w./-]+\.py(::[\w\[\].:/+-]+)+")  # what pytest's -k can read
+_VALUE = re.compile(r"[^=]+=.*", re.DOTALL)
+_OUTPUT_VALUE = re.compile(r"[^.=]+\.[^=]+=.*", re.DOTALL)
+_OVERLAY = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*=.*\S.*", re.DOTALL)
+_IMPORTED = "NAME is a package as it is imported or installed, for example --with sglang=~/sglang"
+_OUTPUT = "an output of a job that is not run here"
+_EVENT = "GitHub's payload of the pull_request event, or a part of it, as JSON"
+_GPUS, _NO_GPUS = (
+    "number of GPUs of rows for which the workflow says none",
+    "for example --gpus 8, or --gpus 0 for none",
+)
+_NO_PROBE = "put no probe into the run's Python interpreters: no evidence from inside the job"
+_NO_PERSIST = "make a connection of its own, and keep none for the next command"
+_WITH = "lay this working tree, dirty as it is, over the installed package NAME (sglang, megatron-core, …)"
+_WITH_PROBE = (("no_probe", "the probe puts the tree before what is installed, and shows which one was imported", ""),)
+_GIVE_UP = "minutes that rows wait for a host that is not ready or not reachable"
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CheckoutOptions:
+    """Options of every command that reads a checkout at any revision."""
+
+    repo: str | None = REPO.field()
+    rev: str | None = REV.field()
+    workflow: str | None = WORKFLOW.field()
+
+
+@dataclass(frozen=True)
+class GivenOptions:
+    """Options of every command that reads a workflow for rows."""
+
+    var: tuple[str, ...] = repeatable("a variable of GitHub's `vars`", "NAME=VALUE", nox=True).field()
+    input: tuple[str, ...] = repeatable("an input of the workflow", "NAME=VALUE", nox=True).field()
+    output: tuple[str, ...] = repeatable(_OUTPUT, "JOB.NAME=VALUE", nox=True).field()
+    github_event: str | None = text(_EVENT, "FILE", nox=True).field()
+
+
+@dataclass(frozen=True)
+class OverlayOptions(GivenOptions):
+    """Options of every command that runs rows on working trees, or plans them."""
+
+    gpus: int | None = number(_GPUS, "GPUs", minimum=0, hint=_NO_GPUS, nox=True).field()
+    no_probe: bool = switch(_NO_PROBE, nox=True).field()
+    no_persist: bool = switch(_NO_PERSIST, nox=True).field()
+    with_: tuple[str, ...] = repeatable(_WITH, "NAME=DIR", excludes=_WITH_PROBE, nox=True).field()
+
+
+@dataclass(frozen=True)
+class RowOptions(OverlayOptions):
+    """Options of every command that runs rows."""
+
+    test: tuple[str, ...] = repeatable("run only this test of rows that run pytest", "FILE::NAME", nox=True).field()
+    give_up: int = number(_GIVE_UP, "minutes", default=60, metavar="MINUTES", nox=True).field()
+
+
+def open_checkout(options: Any) -> tuple[Config, CheckoutSource]:
+    """hosts.yaml, and the checkout's workflow, both with the values that the options give. Raises UsageError."""
+    from ci_tasks.run.checkout_source import open_source
+    from ci_tasks.run.hosts_files import open_config
+
+    config = with_given(open_config(options.repo), options)
+    return config, open_source(options.repo, options.rev, options.workflow, config.given)
+
+
+def with_given(config: Config, options: GivenOptions) -> Config:
+    """What hosts.yaml says, with the values of the options over its own. Raises UsageError."""
+    if isinstance(options, OverlayOptions) and options.no_persist:
+        config = config.with_hosts(persist=False)
+    if isinstance(options, RowOptions):
+        config = config.with_hosts(give_up_minutes=options.give_up)
+    return replace(config, given=config.given.under(_given(options)))
+
+
+def _given(options: GivenOptions) -> GivenValues:
+    variables = _pairs("--var", options.var, _VALUE, "NAME=VALUE")
+    inputs = _pairs("--input", options.input, _VALUE, "NAME=VALUE")
+    by_output = _pairs("--output", options.output, _OUTPUT_VALUE, "JOB.NAME=VALUE")
+    outputs: dict[str, dict[str, str]] = {}
+    for name, value in by_output.items():
+        job, _, output = name.partition(".")
+        outputs.setdefault(job, {})[output] = value
+    sources = {
+        **{f"vars.{name}": "--var" for name in variables},
+        **{f"inputs.{name}": "--input" for name in inputs},
+        **{f"needs.{name.replace('.', '.outputs.', 1)}": "--output" for name in by_output},
+    }
+    event = _payload(options.github_event) if options.github_event else {}
+    if event:
+        sources["github.event"] = f"--github-event {options.github_event}"
+    if not isinstance(options, OverlayOptions):
+        return GivenValues(variables, inputs, outputs, event, sources)
+    tests = options.test if isinstance(options, RowOptions) else ()
+    for test in tests:
+        if not _TEST.fullmatch(test):
+            example = "for example --test tests/test_a.py::test_b"
+            raise UsageError(f"--test takes FILE::NAME, not {test!r}", hint=example)
+    return GivenValues(variables, inputs, outputs, event, sources, _overlays(options.with_), options.gpus, tests)
+
+
+def _overlays(words: Sequence[str]) -> tuple[OverlaySource, ...]:
+    """The working trees of `--with`. Raises UsageError."""
+    sources = []
+    for name, directory in _pairs("--with", words, _OVERLAY, "NAME=DIR", _IMPORTED).items():
+        path = user_path(directory).absolute()
+        if not path.is_dir():
+            raise UsageError(f"--with {name}: {path} is no directory", hint="name the root of a checkout")
+        sources.append(OverlaySource(name, str(path.resolve())))
+    return tuple(sources)
+
+
+def _pairs(
+    flag: str, words: Sequence[str], form: re.Pattern[str], shape: str, hint: str = "NAME= gives an empty value"
+) -> dict[str, str]:
+    """Name → value of the words NAME=VALUE. Raises UsageError for any other word."""
+    pairs: dict[str, str] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if not form.fullmatch(word):
+            raise UsageError(f"{flag} takes {shape}, not {word!r}", hint=hint)
+        if name in pairs:
+            raise UsageError(f"{flag} names {name} twice", hint="give each one value")
+        pairs[name] = value
+    return pairs
+
+
+def _payload(file: str) -> dict[str, object]:
+    try:
+        payload = json.loads(user_path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"--github-event: cannot read {file} as JSON: {error}") from None
+    if not isinstance(payload, dict):
+        raise UsageError(f"--github-event: {file} is not a JSON object", hint='for example {"number": 12}')
+    return payload
+
+
+# -- output ------------------------------------------------------------------------------------------------------------
+
+
+def print_json(value: Any, *, when: bool = True, versioned: bool = True) -> None:
+    """Print a record, a sequence of records, or what is JSON already, `when` a program asked for it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = encode(value, versioned=versioned)
+    elif not isinstance(value, dict):
+        value = [encode(one, versioned=versioned) if is_dataclass(one) else one for one in value]
+    if when:
+        print(json_document(value))
+
+
+def print_result(value: Any, lines: Callable[[], Iterable[str]], *, as_json: bool, versioned: bool = False) -> None:
+    """Print it as JSON, or as the lines for people."""
+    print_json(value, versioned=versioned) if as_json else print("\n".join(lines()))
+
+
+@contextlib.contextmanager
+def for_programs(*, as_json: bool, events: str | None) -> Iterator[EventStream | None]:
+    """The stream of --events; what is for people is on standard error if a program reads standard output."""
+    from ci_tasks.run.events import STDOUT, open_events
+
+    if as_json and events == STDOUT:
+        raise UsageError("--json and --events - cannot be combined: both would be on standard output")
+    with people_read_stderr(as_json or events == STDOUT), open_events(events) as stream:
+        yield stream
+
+
+def perform(run: Callable[[EventStream | None], Any], options: Any) -> int:
+    """Call `run` with the stream of --events, and print its record if it is to be JSON. Returns its exit code."""
+    with for_programs(as_json=options.json, events=options.events) as stream:
+        result = run(stream)
+        code = int(result.exit_code or 0)
+        if stream:
+            stream.exit_code = code
+    print_json(result, when=options.json)
+    return code
+
+
+def people_read_stderr(when: bool) -> AbstractContextManager[object]:
+    """While the block lasts, what is printed for people goes to standard error: standard output is for a program."""
+    return contextlib.redirect_stdout(sys.stderr) if when else contextlib.nullcontext()
