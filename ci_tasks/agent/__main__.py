@@ -48,7 +48,8 @@ def main(argv: List[str]) -> int:
     if command == "hang" and run_dir:
         from .hang import collect
 
-        return collect.main(argv[1:])
+        collect.collect(*argv[1:])
+        return 0
     if command in ("venv", "store-packages", "row-venv") and len(argv) == 3:
         from . import environments
 

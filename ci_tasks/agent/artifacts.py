@@ -13,14 +13,16 @@ with secrets stay on the host.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, Iterator, List, Optional, Sequence, Tuple, cast
+from typing import Any, BinaryIO, List, Tuple, Union, cast
 
 from . import codec
 from .containers.run_containers import RunContainer
@@ -30,14 +32,14 @@ from .mask import Masker, mask_text
 from .records import LeftOut, LeftOutFile, Plan
 from .run_directory import SMALL_FILES, RunDir, read_record, write_record
 
-RAY_LOGS = "/tmp/ray/session_latest/logs"  # session_latest is a link to the newest session
+RAY = "/tmp/ray"
+RAY_LOGS = RAY + "/session_latest/logs"  # session_latest is a link to the newest session
 LIMIT = 200 << 20  # bytes of one run
-MAX_FILES = 20000
 RESERVED_BYTES = 32 << 20  # bytes that stay free: the end of a run must still fit on the disk
 MAX_SECONDS = 60.0  # for everything that is copied
 CLOCK_SLACK = 2.0  # seconds by which a file system's clock may lag behind ours
 MAX_NAMED = 1000  # left-out files that are named; the others are counted
-MAX_SEARCHED = 1 << 32  # bytes of one run; a file with a hole of a terabyte would hold up its end for hours
+MAX_SEARCHED = 1 << 32  # bytes of a file; one with a hole of a terabyte would hold up the end for hours
 ARCHIVE = "what is in an archive or compressed cannot be masked"
 _CHUNK = 1 << 20
 _HEAD = 1 << 13  # bytes in which a binary file has a zero
@@ -48,6 +50,9 @@ _ARCHIVE = re.compile(
 )
 
 
+_File = Tuple[str, str, int, Union[BinaryIO, str]]  # place, path, bytes; its content, or why it is not taken
+
+
 def collect(run: RunDir, plan: Plan, containers: List[RunContainer], began: float) -> List[str]:
     """Fill `artifacts`. Returns a line for each problem; none of them changes how the run ended."""
     if not os.path.isdir(run.artifacts) or os.path.islink(run.artifacts):
@@ -55,16 +60,56 @@ def collect(run: RunDir, plan: Plan, containers: List[RunContainer], began: floa
     try:
         top = tempfile.mkdtemp(prefix=".collected-", dir=run.path)
         try:
-            copy = _Copy(run, top)
-            copy.take(plan, containers, began)
+            left_out = _copy(_files(run, plan, containers, began), top)
             for name in os.listdir(top):  # beside what the job itself may have put there
                 os.rename(os.path.join(top, name), unused_path(os.path.join(run.artifacts, name)))
-            add_left_out(run.artifacts, copy.left_out)
+            add_left_out(run.artifacts, left_out)
         finally:
             shutil.rmtree(top, ignore_errors=True)
     except OSError as error:
         return ["artifacts are not complete: %s" % error]
     return []
+
+
+def _copy(files: Iterator[_File], top: str) -> List[LeftOutFile]:
+    """Copy files into `top`, below a name for each place that they come from. Returns those that are left out."""
+    left_out: List[LeftOutFile] = []
+    bytes_left, deadline = LIMIT, time.monotonic() + MAX_SECONDS
+    for place, path, size, source in files:
+        target = os.path.join(top, place, os.path.normpath(path).lstrip("/"))
+        if isinstance(source, str):
+            reason = source
+        elif ".." in path.split("/") or "\0" in path:
+            reason = "its path leads elsewhere"
+        elif size > bytes_left or time.monotonic() > deadline:
+            reason = "over the limit of %d MB or %.0f s" % (LIMIT >> 20, MAX_SECONDS)
+        elif size > shutil.disk_usage(top).free - RESERVED_BYTES:
+            reason = "the disk is full"
+        else:
+            try:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                _write_new(target, _chunks(source))
+                bytes_left -= size
+                continue
+            except Exception as error:  # whatever a stream that breaks off raises
+                reason = getattr(error, "strerror", None) or str(error)
+        left_out.append(LeftOutFile(place, path, size, reason))
+    return left_out
+
+
+def _files(run: RunDir, plan: Plan, containers: List[RunContainer], began: float) -> Iterator[_File]:
+    own, deadline = os.path.realpath(run.path), time.monotonic() + MAX_SECONDS
+    for path in artifact_paths(plan):
+        for container in containers:
+            yield from _in_container(container, path, deadline)
+        if plan.container_runtime == "none":
+            yield from _on_host("host", os.path.realpath(path), path, began - CLOCK_SLACK, excluded=own)
+    # Containers without a daemon have their /tmp in the run directory.
+    for ray in ("ray", "tmp/ray"):
+        sessions = os.path.join(glob.escape(own), "tmp", "container-*", ray, "session_*[0-9]")
+        for session in sorted((path for path in glob.glob(sessions) if not os.path.islink(path)), reverse=True):
+            place, path = os.path.relpath(session, own).split("/")[1], "%s/%s" % (RAY, os.path.basename(session))
+            yield from _on_host(place, os.path.join(session, "logs"), path + "/logs", 0.0)
 
 
 def artifact_paths(plan: Plan) -> List[str]:
@@ -76,98 +121,55 @@ def artifact_paths(plan: Plan) -> List[str]:
     return chosen
 
 
-class _Copy:
-    """Copies files into the directory `top`, below a name for each place that they come from."""
+def _in_container(container: RunContainer, path: str, deadline: float) -> Iterator[_File]:
+    import tarfile  # it loads many modules
 
-    def __init__(self, run: RunDir, top: str) -> None:
-        self.left_out: List[LeftOutFile] = []
-        self._run, self._top, self._deadline = run, top, time.monotonic() + MAX_SECONDS
-        self._bytes_left, self._files_left = LIMIT, MAX_FILES
+    place = "container-%d" % container.number
+    # The path itself may be a link; those further up are followed anyway. podman has no -L, and needs none.
+    follow = [] if container.client.runtime == "podman" else ["-L"]
+    try:
+        process = container.client.stream("cp", *follow, f"{container.id}:{path}", "-")
+    except OSError:
+        return
+    timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
+    timer.start()
+    out = cast(Any, process.stdout)
+    try:
+        if not out.peek(1):
+            return  # the path does not exist there
+        with tarfile.open(fileobj=out, mode="r|", errors="surrogateescape") as archive:
+            for entry in iter(archive.next, None):
+                archive.members = []  # type: ignore[attr-defined]  # else it keeps every entry of a huge tree
+                # The archive begins with the last part of the path that was asked for.
+                inner = path + entry.name[len(entry.name.split("/")[0]) :]
+                content = archive.extractfile(entry) if entry.isreg() else None
+                if content is not None:
+                    yield place, inner, entry.size, cast(BinaryIO, content)
+                elif not entry.isdir():
+                    yield place, inner, 0, "neither a plain file nor a directory"
+        if timer.finished.is_set():
+            raise tarfile.ReadError
+    except tarfile.TarError:
+        yield place, path, 0, "the copy broke off, or took longer than %.0f s" % MAX_SECONDS
+    finally:
+        timer.cancel()
+        process.kill()
+        out.close()
+        process.wait()
 
-    def take(self, plan: Plan, containers: List[RunContainer], began: float) -> None:
-        """Raises OSError."""
-        for path in artifact_paths(plan):
-            for container in containers:
-                self._take_from_container(container, path)
-            if plan.container_runtime == "none":
-                self._take_from_host("host", os.path.realpath(path), path, began - CLOCK_SLACK)
-        if plan.container_runtime in ("pyxis", "apptainer"):
-            for place, session in _rootless_sessions(os.path.join(self._run.path, "tmp")):
-                self._take_from_host(place, os.path.join(session, "logs"), RAY_LOGS, 0.0)
 
-    def _take_from_container(self, container: RunContainer, path: str) -> None:
-        import tarfile  # it loads many modules
+def _on_host(place: str, top: str, path: str, since: float, excluded: str = "") -> Iterator[_File]:
+    """The plain files in `top` that changed since, under the names that they have below `path`."""
+    for file in _files_below(top, excluded):
+        with suppress(OSError), open_file(file, follow_link=False) as source:  # not a link, a socket, another's
+            info = os.fstat(source.fileno())
+            is_foreign = path == RAY_LOGS and info.st_uid != os.geteuid()  # the latest session may be another's
+            if info.st_mtime >= since and not is_foreign:
+                yield place, path + file[len(top) :], info.st_size, source
 
-        place = "container-%d" % container.number
-        # The path itself may be a link; those further up are followed anyway. podman has no -L, and needs none.
-        follow = [] if container.client.runtime == "podman" else ["-L"]
-        try:
-            process = container.client.stream("cp", *follow, f"{container.id}:{path}", "-")
-        except OSError:
-            return
-        timer = threading.Timer(max(0.0, self._deadline - time.monotonic()), process.kill)
-        timer.start()
-        out = cast(Any, process.stdout)
-        try:
-            if out.peek(1):  # else the path does not exist there
-                with tarfile.open(fileobj=out, mode="r|", errors="surrogateescape") as archive:
-                    for entry in iter(archive.next, None):
-                        archive.members = []  # type: ignore[attr-defined]  # else it keeps every entry of a huge tree
-                        # The archive begins with the last part of the path that was asked for.
-                        inner = path + entry.name[len(entry.name.split("/")[0]) :]
-                        content = archive.extractfile(entry) if entry.isreg() else None
-                        if content is not None:
-                            self._add(place, inner, entry.size, cast(BinaryIO, content))
-                        elif not entry.isdir():
-                            self._leave_out(place, inner, "neither a plain file nor a directory")
-            if self._is_late():
-                self._leave_out(place, path, self._is_late())
-        except tarfile.TarError:
-            self._leave_out(place, path, self._is_late() or "the copy broke off")
-        finally:
-            timer.cancel()
-            process.kill()
-            out.close()
-            process.wait()
 
-    def _take_from_host(self, place: str, top: str, path: str, since: float) -> None:
-        """The plain files in `top` that changed since, under the names that they have below `path`."""
-        own = os.path.realpath(self._run.path)  # it holds the artifacts themselves
-        for file in _files_below(top, own if place == "host" else ""):
-            if self._is_late():
-                self._leave_out(place, path, self._is_late())
-                break
-            with suppress(OSError), open_file(file, follow_link=False) as source:  # not a link, a socket, another's
-                info = os.fstat(source.fileno())
-                is_foreign = path == RAY_LOGS and info.st_uid != os.geteuid()  # the latest session may be another's
-                if info.st_mtime >= since and not is_foreign:
-                    self._add(place, path + file[len(top) :], info.st_size, source)
-
-    def _add(self, place: str, path: str, size: int, source: BinaryIO) -> None:
-        """Copy a file. Raises what reading it raises, if that is no OSError."""
-        target = os.path.join(self._top, place, os.path.normpath(path).lstrip("/"))
-        reason = ""
-        if ".." in path.split("/") or "\0" in path:
-            reason = "its path leads elsewhere"
-        elif size > self._bytes_left or not self._files_left:
-            reason = "over the limit of %d MB or %d files" % (LIMIT >> 20, MAX_FILES)
-        elif size > shutil.disk_usage(self._run.path).free - RESERVED_BYTES:
-            reason = "the disk is full"
-        else:
-            try:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                _write_new(target, iter(lambda: source.read(_CHUNK), b""))
-                self._bytes_left, self._files_left = self._bytes_left - size, self._files_left - 1
-            except OSError as error:
-                reason = error.strerror or str(error)
-        if reason:
-            self._leave_out(place, path, reason, size)
-
-    def _leave_out(self, place: str, path: str, reason: str, size: Optional[int] = None) -> None:
-        self.left_out.append(LeftOutFile(place, path, size, reason))
-
-    def _is_late(self) -> str:
-        return "not copied within %.0f s" % MAX_SECONDS if time.monotonic() >= self._deadline else ""
+def _chunks(source: BinaryIO) -> Iterator[bytes]:
+    return iter(lambda: source.read(_CHUNK), b"")
 
 
 def _write_new(path: str, chunks: Iterator[bytes]) -> None:
@@ -186,17 +188,6 @@ def _files_below(top: str, excluded: str = "") -> Iterator[str]:
     if os.path.isfile(top):
         yield top
     yield from (entry.path for entry in below(top, excluded) if entry.is_file(follow_symlinks=False))
-
-
-def _rootless_sessions(scratch: str) -> Iterator[Tuple[str, str]]:
-    """Containers without a daemon have their /tmp in the run directory: each with Ray's newest session. There
-    session_latest is a link to a path inside of the container."""
-    for place in sorted(os.listdir(scratch) if os.path.isdir(scratch) else []):
-        for ray in (os.path.join(scratch, place, "ray"), os.path.join(scratch, place, "tmp", "ray")):
-            entries = list(os.scandir(ray)) if os.path.isdir(ray) else []
-            sessions = [one for one in entries if one.name[:8] == "session_" and one.is_dir(follow_symlinks=False)]
-            if sessions and place.startswith("container-"):
-                yield place, max(sessions, key=lambda entry: entry.stat().st_mtime).path
 
 
 def withheld_archives(run: RunDir) -> List[str]:
@@ -236,11 +227,19 @@ def mask_run(run: RunDir, values: Sequence[str], *, has_secrets: bool = True) ->
     beside = tempfile.mkdtemp(prefix=".unmasked-", dir=run.path)
     masked = os.path.join(beside, "masked")
     os.mkdir(masked)
-    masking = _Masking(values)
     try:
         for name in SMALL_FILES:
-            masking.replace(os.path.join(run.path, name), os.path.join(beside, os.path.basename(name)))
-        masking.copy_directory(run.artifacts, masked, has_secrets)
+            _mask_small_file(os.path.join(run.path, name), os.path.join(beside, os.path.basename(name)), values)
+        left_out: List[LeftOutFile] = []
+        for path in _files_below(run.artifacts):
+            shown = mask_text(values, os.path.relpath(path, run.artifacts))
+            target = os.path.join(masked, shown)
+            try:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                _write_masked(path, unused_path(target), values, has_secrets)
+            except OSError as error:
+                left_out.append(LeftOutFile("host", shown, None, error.strerror or str(error)))
+        add_left_out(masked, left_out)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
@@ -250,42 +249,26 @@ def mask_run(run: RunDir, values: Sequence[str], *, has_secrets: bool = True) ->
     return beside
 
 
-class _Masking:
-    def __init__(self, values: Sequence[str]) -> None:
-        self._values, self._bytes_left = values, MAX_SEARCHED
+def _mask_small_file(path: str, beside: str, values: Sequence[str]) -> None:
+    """Replace a file by its masked form; a link, a pipe, or what cannot be searched, is removed."""
+    try:
+        _write_masked(path, beside, values, False)
+        os.replace(beside, path)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        remove_own(path)
 
-    def copy_directory(self, source: str, target: str, withholds_archives: bool) -> None:
-        left_out: List[LeftOutFile] = []
-        for path in _files_below(source):
-            shown = mask_text(self._values, os.path.relpath(path, source))
-            try:
-                os.makedirs(os.path.dirname(os.path.join(target, shown)), exist_ok=True)
-                self._copy(path, unused_path(os.path.join(target, shown)), withholds_archives)
-            except OSError as error:
-                left_out.append(LeftOutFile("host", shown, None, error.strerror or str(error)))
-        add_left_out(target, left_out)
 
-    def replace(self, path: str, beside: str) -> None:
-        """Replace a small file by its masked form; a link, a pipe, or what cannot be searched, is removed."""
-        try:
-            self._copy(path, beside, False)
-            os.replace(beside, path)
-        except FileNotFoundError:
-            pass
-        except OSError:
-            remove_own(path)
-
-    def _copy(self, path: str, target: str, withholds_archives: bool) -> None:
-        """Write the masked content to the new file `target`. In a binary file a mask is as long as the secret, so that
-        whatever stands behind it stays in its place. Raises OSError for what cannot be searched."""
-        with open_file(path, follow_link=False) as source:
-            size = os.fstat(source.fileno()).st_size
-            if size > self._bytes_left:
-                raise OSError("too large to be searched for secrets")
-            self._bytes_left -= size
-            head = source.read(_HEAD)
-            if withholds_archives and _ARCHIVE.match(head):
-                raise OSError(ARCHIVE)
-            source.seek(0)
-            masker = Masker(self._values, keep_length=b"\0" in head)
-            _write_new(target, masker.stream(iter(lambda: source.read(_CHUNK), b"")))
+def _write_masked(path: str, target: str, values: Sequence[str], withholds_archives: bool) -> None:
+    """Write the masked content to the new file `target`. In a binary file a mask is as long as the secret, so that
+    whatever stands behind it stays in its place. Raises OSError for what cannot be searched."""
+    with open_file(path, follow_link=False) as source:
+        if os.fstat(source.fileno()).st_size > MAX_SEARCHED:
+            raise OSError("too large to be searched for secrets")
+        head = source.read(_HEAD)
+        if withholds_archives and _ARCHIVE.match(head):
+            raise OSError(ARCHIVE)
+        source.seek(0)
+        masker = Masker(values, keep_length=b"\0" in head)
+        _write_new(target, masker.stream(_chunks(source)))

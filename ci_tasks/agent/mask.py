@@ -3,9 +3,8 @@ hexadecimal digits, also where a form is split over two writes. And in an argv t
 
 Held back is only what may be the beginning of a form, until the bytes come that decide it, or the end.
 
-A value that is a word, or short, is masked only where no letter or digit stands beside it, else it would blank out half
-a log. A value shorter than MIN_LENGTH, a small number, or a word of every log is not masked: as a secret it protects
-nothing.
+A value shorter than MIN_LENGTH, a small number, or a word of every log is not masked: as a secret it protects nothing,
+and half a log would be blanked out.
 """
 
 from __future__ import annotations
@@ -13,16 +12,12 @@ from __future__ import annotations
 import base64
 import functools
 import re
-from collections.abc import Sequence
-from typing import Dict, Iterable, Iterator, NamedTuple, Pattern, Tuple
+from collections.abc import Iterable, Iterator, Sequence
 
 MASK = b"***"
 MIN_LENGTH = 4
-SHORT = 8  # characters: below that, a value is masked only as a whole word
-WORD = 16  # characters: the same of one that has only digits, or only letters of one case
 NUMBER = 6  # digits: shorter numbers are not masked
 _MIN_ENCODED = 8  # characters of base64 that do not occur by chance
-_CONTEXT = 16  # bytes that are out already: what stands before a word decides whether it is one
 _ORDINARY = """
 auto cpu cuda debug default development docker error errors fail failed failure false github gpu info latest linux local
 localhost main master name none null offline online pass passed prod production python release root skipped slime
@@ -30,18 +25,6 @@ staging test tests true user verl warning
 blocked cancelled collecting container ended exit killed lost planned pull resumed running stalled started starting step
 timeout vacuous waiting"""
 ORDINARY = frozenset(_ORDINARY.split())
-# Not inside of a word: what ends an escape or a color is no letter of it.
-_BEFORE_WORD = (
-    rb"(?:(?<!\w)|(?<=\\[nrtbfav])|(?<=\\x[\da-fA-F]{2})|(?<=\\u[\da-fA-F]{4})|(?<=%[\da-fA-F]{2})"
-    rb"|(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm))"
-)
-
-
-class _Forms(NamedTuple):
-    """What to search for, and whether only as a word."""
-
-    is_word: Dict[bytes, bool]
-    pattern: Pattern[bytes]
 
 
 class Masker:
@@ -50,9 +33,7 @@ class Masker:
 
     def __init__(self, values: Iterable[str], keep_length: bool = False) -> None:
         self._forms, self._pattern = _forms(tuple(sorted(set(values))))
-        self._keep_length = keep_length
-        self._text = b""  # the context, and behind it what is held
-        self._out = 0  # the length of the context
+        self._keep_length, self._held = keep_length, b""
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that can be shown now."""
@@ -68,26 +49,24 @@ class Masker:
         yield self.flush()
 
     def _show(self, chunk: bytes, is_end: bool) -> bytes:
-        self._text = text = self._text + chunk
-        until = len(text) if is_end else self._beginning()
-        shown, at = [], self._out
+        text = self._held + chunk
+        until = len(text) if is_end else self._beginning(text)
+        shown, at = [], 0
         has_any = any(form in text for form in self._forms)  # five times as fast as the pattern
-        for match in self._pattern.finditer(text, self._out) if has_any else ():
+        for match in self._pattern.finditer(text) if has_any else ():
             if match.start() >= until:
                 break
             shown += [text[at : match.start()], b"*" * len(match[0]) if self._keep_length else MASK]
             at = match.end()
         shown.append(text[at:until])
-        at = max(at, until)
-        context = max(0, at - _CONTEXT)
-        self._text, self._out = text[context:], at - context
+        self._held = text[max(at, until) :]
         return b"".join(shown)
 
-    def _beginning(self) -> int:
-        """Where what may be the beginning of a form begins. A word at the end may go on."""
-        text, until = self._text, len(self._text)
-        for form, is_word in self._forms.items():
-            at = text.find(form[:1], max(self._out, len(text) - len(form) + (not is_word)), until)
+    def _beginning(self, text: bytes) -> int:
+        """Where what may be the beginning of a form begins."""
+        until = len(text)
+        for form in self._forms:
+            at = text.find(form[:1], max(0, len(text) - len(form) + 1), until)
             while at >= 0:
                 if form.startswith(text[at:]):
                     until = at
@@ -113,21 +92,15 @@ def is_maskable(value: str) -> bool:
 
 
 @functools.lru_cache(64)
-def _forms(values: Tuple[str, ...]) -> _Forms:
-    forms: Dict[bytes, bool] = {}
+def _forms(values: tuple[str, ...]) -> tuple[tuple[bytes, ...], re.Pattern[bytes]]:
+    """What to search for, the longest first, and as one pattern."""
+    forms: set[bytes] = set()
     for value in filter(is_maskable, map(str.strip, values)):
-        for text in (value, *map(str.strip, value.splitlines())):  # the lines of a key are printed one by one
-            for form in _written(text) if is_maskable(text) else ():
-                forms[form] = forms.get(form, True) and _is_word(text)
-        forms.update((form, False) for form in _encoded(_bytes(value)))
-    longest_first = [(re.escape(form), forms[form]) for form in sorted(forms, key=len, reverse=True)]
-    choices = [_BEFORE_WORD + form + rb"(?!\w)" if is_word else form for form, is_word in longest_first]
-    return _Forms(forms, re.compile(b"|".join(choices), re.DOTALL))
-
-
-def _is_word(value: str) -> bool:
-    is_plain = value.isdigit() or (value.isalpha() and value in (value.lower(), value.upper(), value.capitalize()))
-    return len(value) < SHORT or (len(value) < WORD and is_plain)
+        for text in filter(is_maskable, (value, *map(str.strip, value.splitlines()))):  # a key is printed in lines
+            forms.update(_written(text))
+        forms.update(_encoded(_bytes(value)))
+    longest_first = tuple(sorted(forms, key=len, reverse=True))
+    return longest_first, re.compile(b"|".join(map(re.escape, longest_first)))
 
 
 def _bytes(text: str) -> bytes:

@@ -2,11 +2,11 @@
 
 The agent is the child subreaper of its job: whatever a process does to its environment, title, group or session, it
 stays below the agent. A job begins in a session of its own, and no process can join a session that exists, so whatever
-is below the agent in another session, and is none of `own_sessions`, is the job's. Where the agent is gone, a job's
-processes are found by their group, and by the mark that the agent puts in their environment.
+is below the agent in another session than its own is the job's. Where the agent is gone, a job's processes are found by
+their group, and by the mark that the agent puts in their environment.
 
-The agent's own programs have a time limit each, and a session of their own, so that all of it can be ended. Signals
-come as a readable file descriptor, so that one wait serves the job's output, its end, and a request to stop.
+Programs of ours have a time limit each. Signals come as a readable file descriptor, so that one wait serves the job's
+output, its end, and a request to stop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import re
 import select
 import signal
-import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -33,9 +32,7 @@ _PAUSE_SECONDS = 0.005
 _PR_SET_CHILD_SUBREAPER = 36
 MAX_BYTES = 1 << 20  # of an output, its last ones
 
-own_sessions: set[int] = set()  # the sessions of programs that run now: in the supervisor they are not the job's
-starting_programs: List[str] = []  # in no `own_sessions` yet: they may have ended, but not have been waited for
-programs_lock = threading.Lock()  # of both; never held while a program starts: a file system may hang
+own_session = True  # of programs that are started: ^C at a terminal does not reach them; a supervisor's share its own
 
 
 class Stat(NamedTuple):
@@ -146,7 +143,7 @@ def kill_job() -> Tuple[int, List[int]]:
 
 def kill_everything() -> None:
     """Kill every process below this one, its own programs too. Do not wait for any of them afterwards."""
-    _kill(lambda: _living(os.getpid(), None))
+    _kill(lambda: below(os.getpid()))
 
 
 def _kill(find: Callable[[], Iterable[int]]) -> Tuple[int, List[int]]:
@@ -181,35 +178,22 @@ def _in_group(pid: int, group: Optional[int]) -> bool:
 
 
 def become_subreaper() -> None:
-    """Orphans below this process become its children, not init's."""
+    """Orphans below this process become its children, not init's. What is not of its session is its job's."""
     import ctypes
 
+    global own_session
+    own_session = False
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def kill_tree(pid: int) -> None:
-    """Kill a process that hangs, and what is below it."""
-    for process in [*_living(pid, None), pid]:
-        send(process, signal.SIGKILL)
-
-
-def end_program(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a program of the agent's with its children, such as the ssh of DOCKER_HOST=ssh://..., which would keep its
-    pipes open. One that the kernel holds is not waited for."""
-    kill_tree(process.pid)
-    end_session(process)
-
-
 def reap_orphans(job: Optional[int]) -> None:
-    """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for. Does
-    nothing while a program of the agent's starts: it may be one of the dead, and its own end is a further occasion."""
+    """Reap what the job's dead processes left to this process; not the job itself, whose exit code is waited for."""
     session = os.getsid(0)
-    with programs_lock:
-        for pid in [] if starting_programs else children(os.getpid()):
-            dead = stat(pid)
-            if dead and dead.state == "Z" and dead.session != session and pid != job and pid not in own_sessions:
-                with suppress(OSError):
-                    os.waitpid(pid, os.WNOHANG)
+    for pid in children(os.getpid()):
+        dead = stat(pid)
+        if dead and dead.state == "Z" and dead.session != session and pid != job:
+            with suppress(OSError):
+                os.waitpid(pid, os.WNOHANG)
 
 
 def is_below(pid: int, top: int) -> bool:
@@ -223,16 +207,16 @@ def is_below(pid: int, top: int) -> bool:
 def of_job(agent: int) -> List[int]:
     """The processes below a run's agent that are not its own programs."""
     found = stat(agent)
-    return list(_living(agent, found.session)) if found is not None else []
+    return list(below(agent, found.session)) if found is not None else []
 
 
-def _living(top: int, except_session: Optional[int]) -> Iterable[int]:
-    """The processes below `top` that have not ended; without those of a session, and the agent's own programs."""
+def below(top: int, except_session: Optional[int] = None) -> Iterable[int]:
+    """The processes below `top` that have not ended; without those of a session."""
     pending = children(top)
     while pending:
         pid = pending.pop()
         found = stat(pid)
-        if found is None or not found.is_alive or (except_session is not None and found.session in own_sessions):
+        if found is None or not found.is_alive:
             continue
         if found.session != except_session:
             yield pid
@@ -248,16 +232,9 @@ def start(
     """Start a program for `ended`, with further arguments of Popen. Raises OSError."""
     import subprocess
 
-    with programs_lock:
-        starting_programs.append(argv[0])
-    try:
-        options: dict[str, object] = {"env": environ, "cwd": cwd, "start_new_session": True, **more}
-        process: subprocess.Popen[bytes] = subprocess.Popen(list(argv), **options)  # type: ignore[call-overload]
-        own_sessions.add(process.pid)
-        return process
-    finally:
-        with programs_lock:
-            starting_programs.remove(argv[0])
+    options: dict[str, object] = {"env": environ, "cwd": cwd, "start_new_session": own_session, **more}
+    process: subprocess.Popen[bytes] = subprocess.Popen(list(argv), **options)  # type: ignore[call-overload]
+    return process
 
 
 @contextmanager
@@ -266,17 +243,18 @@ def ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     try:
         yield
     except BaseException:
-        end_session(process)
+        end_program(process)
         raise
-    finally:
-        own_sessions.discard(process.pid)
 
 
-def end_session(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a program, with its children if it leads a session. One that a driver holds is not waited for."""
+def end_program(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a program and what is below it, such as the ssh of DOCKER_HOST=ssh://..., which would keep its pipes open.
+    One that a driver holds is not waited for."""
     import subprocess
 
-    with suppress(OSError):
+    for other in below(process.pid):
+        send(other, signal.SIGKILL)
+    with suppress(OSError):  # it leads no session
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):

@@ -18,23 +18,22 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import liveness, log_file, processes
 from . import run_directory as rd
-from .cleanup import CleanupResult, RunCleanup, call_with_heartbeat, remove_left_containers
+from .cleanup import RunCleanup
 from .codec import RecordError, masked_record
 from .containers.run_containers import RunContainers
 from .files import content_of, replace_any
 from .gpus.locks import ResourcesUnavailable, RunResources
 from .gpus.samples import GpuSampler
-from .hang.look import MAX_SECONDS as LOOK_SECONDS
-from .hang.look import HangWatcher
+from .hang import look
 from .liveness import ClientDeadline
 from .log_file import RunLog
 from .processes import SignalPipe
 from .records import End, Event, Plan, Status
-from .run_directory import given_secrets, job_environment, secret_values, shell_variables, unmasked_secrets
 
 HEARTBEAT_SECONDS = 2.0  # between two writes of status.json
 POLL_SECONDS = 0.05  # between two checks of processes that were asked to stop
 DRAIN_SECONDS = 1.0  # processes that outlive the script may write into the log so long
+END_SECONDS = 900.0  # for each part of the end: a kernel that holds a process, or a lost file system, never answers
 REAP_SECONDS = 10.0  # for a killed process to be gone; one that a driver or a file system holds never is
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10
 PIPE_BYTES = 1 << 18  # that the job may be ahead: the agent wakes up once for as many, if much is written
@@ -50,7 +49,7 @@ def supervise(run_dir: str, started: Callable[[], None]) -> None:
     if plan is None:
         raise RecordError(paths.plan, "", "missing")
     with SignalPipe() as signals:
-        Supervisor(paths, plan, RunLog(paths.log, secret_values(plan)), signals).run(started)
+        Supervisor(paths, plan, RunLog(paths.log, rd.secret_values(plan)), signals).run(started)
 
 
 class Supervisor:
@@ -58,11 +57,12 @@ class Supervisor:
         self.paths, self.plan, self.log, self.signals = paths, plan, log, signals
         self.own = rd.opened(paths.path)  # for what is written while the job runs
         self.timeout, self.stall = plan.timeout_minutes * 60, plan.stall_minutes * 60
-        self._secrets, self.started_at = secret_values(plan), time.time()
+        self._secrets, self.started_at = rd.secret_values(plan), time.time()
         self._oom_kills = processes.oom_kills()
-        began = {"started_at": self.started_at, "secrets": given_secrets(plan), "shell": shell_variables()}
+        began = {"started_at": self.started_at, "secrets": rd.given_secrets(plan), "shell": rd.shell_variables()}
         self.status = Status(rd.STATE_RUNNING, **began, **processes.identity()._asdict())  # type: ignore[arg-type]
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
+        self.deadline = self.began + self.timeout
         self.resources = RunResources(plan)
         self.cleanup = RunCleanup(paths, plan)
         containers = RunContainers(paths.path).ids  # of its own: another thread asks
@@ -71,7 +71,7 @@ class Supervisor:
         inputs = (paths.plan, paths.script, paths.agent, paths.adapter)
         self._own_files: Dict[str, bytes] = {path: content_of(path, rd.LARGEST) for path in inputs}
         self.client = ClientDeadline(paths.path, plan.client_seconds)
-        self.hang = HangWatcher(paths, lambda text: log_file.log_traceback(paths.path, "hang", RuntimeError(text)))
+        self.hang = look.HangWatcher(paths, plan.hang_minutes * 60, self.timeout)
         self.left: List[int] = []  # processes that could not be killed
         self.output: Optional[int] = None  # the job's, until it has ended
 
@@ -81,9 +81,8 @@ class Supervisor:
         self.lock = liveness.agent_lock(self.paths.path)
         self._write_status()  # a run without a status does not start
         started()
-        threading.Thread(target=remove_left_containers, args=[self.paths.path], daemon=True).start()
         self._event("started")
-        for name in unmasked_secrets(self.plan):
+        for name in rd.unmasked_secrets(self.plan):
             self.log.write(b"ci-tasks: %s is too short or too common a word to be masked\n" % name.encode())
         end: EndAndCode = rd.END_ERROR, None
         try:
@@ -98,18 +97,17 @@ class Supervisor:
 
     def _execute(self) -> EndAndCode:
         """Wait until the job may start, run it, and end all of its processes."""
-        deadline = self.began + self.timeout
         self._poll_resources()
         while not self.resources.are_ready:
             if self.signals.stop_requested:
                 return self._ended(rd.END_CANCELLED), None
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= self.deadline:
                 raise ResourcesUnavailable(self._timeout_reason())
-            self.signals.wait(min(self.resources.next_poll_at, deadline) - time.monotonic())
+            self.signals.wait(min(self.resources.next_poll_at, self.deadline) - time.monotonic())
             self._poll_resources()
         self.last_output = time.monotonic()
         job = self._start()
-        end = self._watch(job, deadline)
+        end = self._watch(job)
         why_blocked = self._why_blocked() if end == rd.END_TIMEOUT else None
         if end == rd.END_EXIT:
             self._drain()
@@ -166,7 +164,7 @@ class Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=self.paths.path,
-            env={**job_environment(self.plan, self.paths.path), **self.resources.environ},
+            env={**rd.job_environment(self.plan, self.paths.path), **self.resources.environ},
             start_new_session=True,
             pass_fds=self.resources.descriptors,
         )
@@ -179,20 +177,16 @@ class Supervisor:
         self.gpus.start()
         return job
 
-    def _watch(self, job: "subprocess.Popen[bytes]", deadline: float) -> End:
+    def _watch(self, job: "subprocess.Popen[bytes]") -> End:
         """Wait until the job has ended, or has to. A job that ended meanwhile was neither cancelled nor timed out."""
         # It is not reaped: as long as it is a zombie, its process group's number can be no other's.
         while os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if self.signals.stop_requested:
                 return self._ended(rd.END_CANCELLED)
-            if time.monotonic() >= deadline:
-                until = time.monotonic() + LOOK_SECONDS  # a look at the processes ends before they are ended
-                while self.hang.is_looking and time.monotonic() < until and not self.signals.stop_requested:
-                    self._pump(time.monotonic() + POLL_SECONDS)
-                    self.hang.poll()
+            # A look at the processes ends before they are ended.
+            if time.monotonic() >= self.deadline + (look.MAX_SECONDS if self.hang.is_looking else 0.0):
                 return self._ended(rd.END_TIMEOUT)
-            self.hang.look_before(deadline, self.timeout)
-            self._pump(deadline)
+            self._pump(max(self.deadline, time.monotonic() + POLL_SECONDS))
         return rd.END_EXIT
 
     def _ended(self, end: End) -> End:
@@ -232,39 +226,31 @@ class Supervisor:
         if ready != [self.output]:
             self.signals.clear()
             processes.reap_orphans(self.status.group)
-        if self.output in ready:
+        chunk = b""
+        if self.output is not None and self.output in ready:
             chunk = os.read(self.output, PIPE_BYTES)
-            if chunk:
-                self.log.write(chunk)
-                self.resources.read_output(chunk)
-                self._note_output()
-            else:
-                self.output = None
+            self.log.write(chunk)
+            self.resources.read_output(chunk)
+            self.output = self.output if chunk else None
         self._poll_resources()
-        self._check_stall()
+        self._check_silence(bool(chunk))
 
-    def _note_output(self) -> None:
-        if self.hang.is_looking:
-            return  # torch says that it writes its flight recorder, for which it was asked
-        self.last_output = time.monotonic()
-        if self.status.stalled:
-            self._set(stalled=False)
-            self._event("resumed")
-
-    def _check_stall(self) -> None:
-        if self.resources.waiting:
-            self.last_output = time.monotonic()  # a job that waits for GPUs is silent with good reason
+    def _check_silence(self, has_output: bool) -> None:
+        # torch says that it writes its flight recorder, for which a look asks it; who waits for GPUs may be silent.
+        if self.resources.waiting or (has_output and not self.hang.is_looking):
+            self.last_output = time.monotonic()
         silent = time.monotonic() - self.last_output
         if silent > self.status.longest_silence:
             self._set(longest_silence=round(silent, 1))
-        self.hang.look_at_silence(self.last_output, silent, self.plan.hang_minutes * 60)
-        if not self.status.stalled and silent >= self.stall:
-            self._set(stalled=True)
-            self._event("stalled", minutes=self.stall / 60)
+        is_stalled = silent >= self.stall
+        if is_stalled != self.status.stalled:
+            self._set(stalled=is_stalled)
+            self._event("stalled", minutes=self.stall / 60) if is_stalled else self._event("resumed")
 
     def _finish(self, end: End, code: Optional[int]) -> None:
         # Not the clock's time, which may have been set meanwhile: a run takes as long as it takes.
         ended_at = self.started_at + time.monotonic() - self.began
+        self._set(phase="collecting")
         self.hang.close()
         self.resources.close()
         self._while_beating(self.gpus.close)
@@ -274,9 +260,8 @@ class Supervisor:
         self._event("ended", end=end, exit_code=code)
         now = processes.oom_kills()
         self._set(oom_kills=None if now is None or self._oom_kills is None else now - self._oom_kills)
-        self._set(phase="collecting")
         succeeded = end == rd.END_EXIT and code == 0
-        cleaned = self._while_beating(lambda: self.cleanup.finish(succeeded, self.gpus.found)) or CleanupResult()
+        self._while_beating(lambda: self.cleanup.finish(succeeded, self.gpus.found))
         processes.kill_everything()
         for path, content in self._own_files.items():
             if content_of(path, rd.LARGEST) != content:
@@ -285,8 +270,8 @@ class Supervisor:
             with suppress(OSError):
                 replace_any(self.own.plan, self._own_files[self.paths.plan])  # by it the run is judged
         self._set(state=rd.STATE_ENDED, phase="ended", end=end, exit_code=code, ended_at=ended_at, waiting=())
-        left = (*cleaned.left, *("process %d was killed and has not ended" % pid for pid in self.left))
-        self._set(log_sha256=self.log.sha256, kept=cleaned.kept, masked=cleaned.masked, left=left)
+        left = (*self.cleanup.left, *("process %d was killed and has not ended" % pid for pid in self.left))
+        self._set(log_sha256=self.log.sha256, kept=self.cleanup.kept, masked=self.cleanup.masked, left=left)
         # The end must be on record even if the disk was full a moment ago.
         for _ in range(60):
             if self._heartbeat():
@@ -305,13 +290,22 @@ class Supervisor:
             self._set(changed=(*self.status.changed, name))
 
     def _while_beating(self, work: Callable[[], rd.T]) -> Optional[rd.T]:
-        return call_with_heartbeat(work, self._heartbeat, HEARTBEAT_SECONDS)
+        """The result of `work`, with heartbeats meanwhile. None if it raises or takes longer than END_SECONDS."""
+        results: List[rd.T] = []
+        thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+        thread.start()
+        thread.join(HEARTBEAT_SECONDS)
+        until = time.monotonic() + END_SECONDS
+        while thread.is_alive() and time.monotonic() < until:
+            self._heartbeat()
+            thread.join(HEARTBEAT_SECONDS)
+        return results[0] if results else None
 
     def _heartbeat(self) -> bool:
         """Whether the status could be written."""
         self.last_heartbeat = time.monotonic()
         if self.status.group is not None and self.status.phase == "running":
-            self.hang.poll()
+            self.hang.poll(time.monotonic() - self.last_output, self.deadline - time.monotonic())
         if self.client.poll():
             self.log.write(b"ci-tasks: cancelled, since no client waits for it any more\n")
             self.signals.stop_requested = True

@@ -156,8 +156,8 @@ def new_record(
         queue_seconds=queued if status.slurm is None else status.queue_seconds,
         image_digest=around.digest,
         driver=environment.driver,
-        started_at=_iso(started),
-        ended_at=_iso(ended),
+        started_at=iso_time(started),
+        ended_at=iso_time(ended),
     )
     seconds = round(ended - started, 3) if started and ended else None
     return RunRecord(
@@ -203,7 +203,7 @@ def _of_status(status: Status) -> Iterator[Deviation]:
         yield Deviation("exit code", "told by the runner", "not verified by Slurm", why)
 
 
-def _iso(seconds: float | None) -> str | None:
+def iso_time(seconds: float | None) -> str | None:
     try:
         return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds") if seconds else None
     except (OverflowError, ValueError, OSError):

@@ -24,8 +24,7 @@ from pathlib import Path
 from ci_tasks import known_secrets, registry
 from ci_tasks.agent import cleanup, processes
 from ci_tasks.agent.codec import masked_record
-from ci_tasks.agent.hang.facts import HangFacts
-from ci_tasks.agent.hang.look import NoLook, wait_for_look
+from ci_tasks.agent.hang.look import HangFacts, NoLook, wait_for_look
 from ci_tasks.agent.mask import mask_text
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation

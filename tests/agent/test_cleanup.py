@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import cleanup
-from ci_tasks.agent.cleanup import remove_left_containers
-from ci_tasks.agent.records import Plan
-from ci_tasks.agent.run_directory import RunDir
-from tests.parts.json_files import write_json
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import Run
-    from tests.agent.fake_docker import Fake
-import subprocess
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-from ci_tasks.agent import cleanup as remove
-from ci_tasks.agent import directories
-from ci_tasks.agent import directories as trees
-from ci_tasks.agent.records import Kept, QueryAnswer
-from ci_tasks.agent.run_directory import read_status
+from ci_tasks.agent import cleanup, directories
+from ci_tasks.agent.cleanup import end_and_clean, remove_run
+from ci_tasks.agent.records import Kept, Plan, QueryAnswer
+from ci_tasks.agent.run_directory import RunDir, read_status
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -48,64 +34,10 @@ def test_what_cannot_be_masked_is_said_and_the_rest_is_removed(
     os.makedirs(run.workspace)
     Path(run.plan).write_text(json.dumps({}))
     monkeypatch.setattr(cleanup, "mask_run", fail)
-    result = cleanup.RunCleanup(run, Plan()).finish(succeeded=True)
-    assert (result.masked, result.left) == (False, (f"secrets are not masked yet: {error}",))
+    ended = cleanup.RunCleanup(run, Plan())
+    ended.finish(succeeded=True)
+    assert (ended.masked, ended.left) == (False, [f"secrets are not masked yet: {error}"])
     assert not os.path.exists(run.workspace)
-
-
-LEFT = ["containers may be left (old): docker did not answer within 5 s", "container old: busy", "/w: busy"]
-
-
-@dataclass
-class Home:
-    """A run that starts, and the daemon."""
-
-    new_run: Callable[..., Run]
-    fake: Fake
-    next: Run
-
-    def earlier(self, name: str, **status: Any) -> Run:
-        run = self.new_run(name)
-        write_json(run.paths.status, status)
-        self.fake.has("old", **{"ci-tasks_dir": str(run.path)})
-        return run
-
-
-@pytest.fixture
-def home(new_run: Callable[..., Run], fake: Fake) -> Home:
-    run = new_run("runs/batch/02")
-    run.write("", container={"runtime": "docker"}, image="img")
-    fake.has("own", **{"ci-tasks_dir": str(run.path)})
-    return Home(new_run, fake, run)
-
-
-def test_a_container_of_an_ended_run_is_removed_and_its_status_says_so(home: Home) -> None:
-    old = home.earlier("runs/older/01", state="ended", left=LEFT, sequence=7)
-    remove_left_containers(str(home.next.path))
-    assert home.fake.left() == ["own"]
-    assert (old.status().left, old.status().sequence) == (("/w: busy",), 8)
-
-
-STAYS: list[tuple[str, str, dict[str, Any]]] = [
-    ("of a run that goes on", "runs/older/01", {"state": "running"}),
-    ("that somebody keeps", "runs/older/01", {"state": "ended", "kept": {"containers": ["old"]}}),
-    ("of another home", "other/runs/older/01", {"state": "ended"}),
-    ("of a run without a status", "runs/older/01", {}),
-]
-
-
-@pytest.mark.parametrize(("path", "status"), [case[1:] for case in STAYS], ids=[case[0] for case in STAYS])
-def test_a_container_stays(home: Home, path: str, status: dict[str, Any]) -> None:
-    home.earlier(path, **status)
-    remove_left_containers(str(home.next.path))
-    assert home.fake.left() == ["old", "own"]
-
-
-def test_one_that_cannot_be_removed_stays_on_record(home: Home) -> None:
-    old = home.earlier("runs/older/01", state="ended", left=LEFT)
-    home.fake.be("sticky")
-    remove_left_containers(str(home.next.path))
-    assert old.status().left == tuple(LEFT)
 
 
 @pytest.fixture
@@ -120,7 +52,7 @@ def tree(tmp_path: Path) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> list[str]:
-    return trees.remove_tree(str(path), None, "none", {})
+    return directories.remove_tree(str(path), None, "none", {})
 
 
 def test_a_tree_goes_whatever_its_modes_and_names_and_no_link_is_followed(tree: Path, tmp_path: Path) -> None:
@@ -145,14 +77,14 @@ def test_what_another_user_owns_is_removed_by_a_container_that_sees_nothing_else
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The container gets words and no shell text. The stand-in for docker removes what is mounted."""
-    monkeypatch.setattr(trees, "remove_own", lambda _: "not ours")
+    monkeypatch.setattr(directories, "remove_own", lambda _: "not ours")
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\n[ "$1" = run ] || exit 0\nprintf "%s|" "$@" > "$0.words"; rm -rf "$VICTIM"\n')
     program.chmod(0o755)
     env = {"PATH": f"{program.parent}:{os.environ['PATH']}", "VICTIM": str(tree)}
     monkeypatch.setenv("PATH", env["PATH"])
-    assert trees.remove_tree(str(tree), "img", "docker", env) == []
+    assert directories.remove_tree(str(tree), "img", "docker", env) == []
     words = Path(f"{program}.words").read_text()
     assert f"--mount|type=bind,source={tmp_path},destination=/x|img|-rf|--|/x/{tree.name}|" in words
     assert words.startswith("run|--rm|--pull=never|--network|none|")
@@ -181,7 +113,7 @@ def test_the_workspace_of_a_failed_run_stays_where_it_is_kept(run: Run, script: 
     assert workspace.exists() == bool(kept)
 
 
-@pytest.mark.parametrize("clean", [remove.remove_run, remove.end_and_clean], ids=["with the run", "without its log"])
+@pytest.mark.parametrize("clean", [remove_run, end_and_clean], ids=["with the run", "without its log"])
 def test_a_plan_that_a_job_rewrote_removes_nothing_elsewhere(
     run: Run, tmp_path: Path, clean: Callable[[str], list[str]]
 ) -> None:
@@ -213,7 +145,7 @@ def test_removing_a_run_that_goes_on_ends_it_and_takes_all_that_is_its_own(run: 
     (run.path / "workspace").mkdir()
     run.start('touch "$CI_TASKS_RUN_DIR/ready"; exec sleep 300')
     until(lambda: run.has("ready"))
-    assert remove.remove_run(str(run.path)) == []
+    assert remove_run(str(run.path)) == []
     assert not run.path.exists()
     assert run.alive() == []
 
@@ -221,7 +153,7 @@ def test_removing_a_run_that_goes_on_ends_it_and_takes_all_that_is_its_own(run: 
 def test_a_run_that_never_began_or_is_gone_is_removed_too(run: Run) -> None:
     run.write("exit 0")
     for _ in range(2):
-        assert remove.remove_run(str(run.path)) == [] and not run.path.exists()
+        assert remove_run(str(run.path)) == [] and not run.path.exists()
 
 
 def test_while_a_daemon_is_away_the_directory_that_leads_to_its_containers_stays(run: Run, fake: Fake) -> None:
@@ -229,4 +161,4 @@ def test_while_a_daemon_is_away_the_directory_that_leads_to_its_containers_stays
     Path(run.paths.docker).touch()
     for is_dead in (True, False):
         fake.be("dead", is_dead)
-        assert bool(remove.remove_run(str(run.path))) == run.path.exists() == is_dead
+        assert bool(remove_run(str(run.path))) == run.path.exists() == is_dead

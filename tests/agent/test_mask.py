@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_tasks.agent.mask import Masker
+from ci_tasks.agent.mask import Masker, is_maskable
 
 PEM = "-----BEGIN KEY-----\nMIIBOgIBAAJB\nxy\n-----END KEY-----"
 TOKEN = "hf_Qk2/v+9Zr~7Lw=x4TpB8"
@@ -31,15 +31,9 @@ CASES = [
     ([PEM], "MIIBOgIBAAJB on its own, and xy", "*** on its own, and xy"),  # a line of a secret is one
     (["hunter\rpass word"], "hunter\r\npass word", "***\r\n***"),  # as a terminal shows it
     (["first-half\r\nsecond-half"], "first-half\nsecond-half", "***\n***"),
-    (["hunter\npassword12"], "hunters hunter", "hunters ***"),  # a line that is short, or a word: only alone
+    (["hunter\npassword12"], "hunters hunter", "***s ***"),  # also inside of a word
     (["pässwörd1"], "pässwörd1", "***"),
     (["a.c*d+e?"], "abccd a.c*d+e?", "abccd ***"),  # no pattern
-    # a short one, or a word, only where it stands alone
-    (["abcd"], "abcd, abcde, (abcd) x_abcd", "***, abcde, (***) x_abcd"),
-    (["swordfish"], "swordfish and swordfishes", "*** and swordfishes"),
-    (["87654321"], "id=87654321 187654321", "id=*** 187654321"),
-    (["swordfish"], "\\nswordfish %0Aswordfish \x1b[31mswordfish \\swordfish", "\\n*** %0A*** \x1b[31m*** \\***"),
-    (["correcthorsebatterystaple"], "xcorrecthorsebatterystaplex", "x***x"),  # too long to be a word
     # what a log is made of is not masked, whoever calls it a secret
     ([""], "a b", "a b"),
     (["abc"], "abc", "abc"),
@@ -126,5 +120,4 @@ def test_the_result_does_not_depend_on_the_cuts_and_no_secret_is_left(secrets: l
     cut, text = Masker(secrets), "".join(chunks)
     got = b"".join(cut.feed(chunk.encode()) for chunk in chunks) + cut.flush()
     assert got.decode() == masked(secrets, text)
-    strong = [value for value in (secret.strip() for secret in secrets) if len(value) >= 8 and not value.isalpha()]
-    assert not [value for value in strong if not value.isdigit() and value.encode() in got]
+    assert not [value for value in map(str.strip, secrets) if is_maskable(value) and value.encode() in got]

@@ -117,5 +117,5 @@ def test_a_program_that_ended_before_it_read_all_ends_without_an_error_of_its_pi
     assert process.stdin is not None
     process.stdin.write(b"unread")  # it is in the buffer, and goes out when the pipe is closed
     process.wait()
-    processes.end_session(process)
+    processes.end_program(process)
     assert process.stdin.closed

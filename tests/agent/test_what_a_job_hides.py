@@ -111,6 +111,7 @@ def test_a_program_that_ends_before_it_is_registered_keeps_its_exit_code(monkeyp
         return process
 
     monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(processes, "own_session", False)  # as in a supervisor
     assert run_program(["sh", "-c", "exit 3"], 10).code == 3
 
 

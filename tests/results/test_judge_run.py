@@ -14,7 +14,7 @@ from ci_tasks import known_secrets
 from ci_tasks.agent import processes
 from ci_tasks.agent.artifacts import ARCHIVE
 from ci_tasks.agent.gpus.samples import rows_of
-from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts, ThreadFacts
+from ci_tasks.agent.hang.look import HangFacts, ProcessFacts
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.logs.reading import read_run_log
@@ -78,7 +78,7 @@ HANGS = ProcessFacts(
     ppid=1,
     argv=("python", "t.py"),
     python=True,
-    threads=(ThreadFacts(7, state="S", syscall="202 0x1", still=True),),
+    wchan="futex_wait_queue",
     stacks="Current thread 0x1 (most recent call first):\n"
     '  File "/usr/lib/python3.11/queue.py", line 171 in get\n  File "/job/t.py", line 5 in load\n',
     same_stacks=True,
@@ -89,7 +89,7 @@ HANGS = ProcessFacts(
 def test_why_a_row_hung_is_its_reason_where_its_timeout_ended_it(run: RunDir, end: str) -> None:
     write_json(run.status, {**STATUS, "end": end, "exit_code": 1})
     os.makedirs(os.path.dirname(run.hang))
-    write_record(run.hang, HangFacts(machine="x86_64", seconds_between=3.0, processes=(HANGS,), reason="timeout"))
+    write_record(run.hang, HangFacts(processes=(HANGS,), reason="timeout"))
     judged = judging.judge_run(run)
     if end == "exit":
         assert judged.hang is None, "it went on after the look"

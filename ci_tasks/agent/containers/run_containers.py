@@ -99,9 +99,6 @@ class RunContainers:
             self._ids = [container.id for container in self.find()]
         return self._ids
 
-    def find_of_any_run(self) -> List[RunContainer]:
-        return self._labelled(LABEL_DIR, False)
-
     def silence(self) -> str:
         """Why the daemon is taken to hang; "" if it answers, also with an error, or if there is none."""
         answer = self.client.run(*DAEMON_QUERY, timeout=QUERY_SECONDS) if self.client is not None else None
@@ -140,11 +137,6 @@ class RunContainers:
             self.problems.append("containers may be left: %s" % answer.last_line)
         items = sorted(json.loads(answer.out or "[]") if ids else [], key=lambda item: str(item.get("Created")))
         return [_container(self.client, number, item) for number, item in enumerate(items, 1)]
-
-
-def is_container_problem(line: str) -> bool:
-    """Whether `line`, of a status's `left`, is about containers."""
-    return line.startswith(("container ", "containers may be left"))
 
 
 def read_plan(paths: RunDir) -> Plan:

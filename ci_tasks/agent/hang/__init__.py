@@ -1,5 +1,5 @@
 """Why a run hangs: what its processes do, read from outside while it runs. Changes nothing of the job.
 
-`inspector` reads the processes of one machine or container, `collect` calls it for all of a run and asks torch, `look`
-says when, `facts` are the records that this gives. What they mean is decided on the client.
+`look` says when, and has the records of what is seen; `collect` looks at all of a run and asks torch; `inspector` reads
+the processes of one machine or container. What they mean is decided on the client.
 """

@@ -8,7 +8,6 @@ torch's flight recorder is asked for a dump, which is a pickle of the job's: no 
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
@@ -27,79 +26,56 @@ from ..codec import RecordError, from_json, masked_record, to_json
 from ..containers.run_containers import RunContainers
 from ..files import content_of, replace_file
 from ..probe.evidence import ProcessEvidence, read_evidence
-from ..run_directory import secret_values
-from .facts import DeadProcess, HangFacts, ProcessFacts, Reason, RecordedCollective
-from .look import facts_of
+from .look import HangFacts, ProcessFacts, Reason, RecordedCollective
 
 SECONDS = 45.0  # for the processes
 DUMP_SECONDS = 8.0  # for torch to write its flight recorder
 MAX_OUTPUT = 12 << 20  # bytes of one inspector
 _Key = Tuple[int, int]  # pid and start
-# Reads the inspector's text from standard input, which goes on with pids: it needs no file in a container.
-_BOOT = """
-import sys
-names = {"__name__": "inspector"}
-exec(compile(sys.stdin.buffer.read(%d), "inspector.py", "exec"), names)
-names["main"](sys.stdin.buffer)
-"""
 
 
-def main(argv: Sequence[str]) -> int:
-    """`… hang RUN_DIR REASON REQUEST`."""
-    collect(argv[0], cast("Reason", argv[1]), argv[2])
-    return 0
-
-
-def collect(run_dir: str, reason: Reason, request: str) -> HangFacts:
+def collect(run_dir: str, reason: str, request: str) -> HangFacts:
     """Look, and write what is seen. Raises OSError if it cannot be written."""
     began, paths = time.monotonic(), run_directory.RunDir(run_dir)
-    last = facts_of(paths)
-    before = last if last and reason == "stall" == last.reason and last.request == request else None
     evidence, own = read_evidence(paths.evidence), RunContainers(run_dir)
     probed = {(item.pid, item.start): item for item in (evidence.processes if evidence else ())}
     looks: Dict[str, Callable[[], HangFacts]] = {"": partial(look, [sys.executable], _job_processes(paths))}
     for each in own.find():
         if each.running:
-            argv = [each.client.runtime, "exec", "-i", each.id, "python3"]
+            argv = [each.client.runtime, "exec", each.id, "python3"]
             looks[each.name] = partial(look, argv, None, each.client.env)
     with ThreadPoolExecutor(len(looks)) as pool:
         seen = dict(zip(looks, pool.map(lambda run: run(), looks.values())))  # noqa: B905  # Python 3.8
-    found = tuple(completed(seen, probed, before))
-    # torch writes a line into the log of a job that may well go on: it is not asked when the silence has just begun.
-    envs = [process.env for process in found] if reason != "stall" or before else []
-    collectives, problems = recorded_collectives(envs, DUMP_SECONDS)
+    found = tuple(completed(seen, probed))
+    collectives, problems = recorded_collectives([process.env for process in found], DUMP_SECONDS)
     could_not = ["%s: %s" % (place, why) if place else why for place, one in seen.items() for why in one.could_not]
     facts = HangFacts(
         taken_at=round(time.time(), 3),
-        reason=reason,
+        reason=cast("Reason", reason),
         request=request,
         seconds=round(time.monotonic() - began, 3),
-        seconds_between=max(one.seconds_between for one in seen.values()),
-        machine=os.uname().machine,
         processes=found,
-        dead=tuple(_dead(probed, found)),
-        sources={path: text for one in seen.values() for path, text in one.sources.items()},
+        dead=dict(_dead(probed, found)),
+        lines={place: text for one in seen.values() for place, text in one.lines.items()},
         ras={place: one.ras[""] for place, one in seen.items() if one.ras},
         collectives=collectives,
         could_not=(*could_not, *own.problems, *problems),
     )
-    _write(paths, masked_record(facts, secret_values(run_directory.read_plan(paths))))
+    _write(paths, masked_record(facts, run_directory.secret_values(run_directory.read_plan(paths))))
     return facts
 
 
 def look(python: List[str], pids: Optional[List[int]], env: Optional[Mapping[str, str]] = None) -> HangFacts:
     """What the inspector sees where `python` runs. It stays in our session: another would be the job's."""
-    text, pipe = pkgutil.get_data(__name__, "inspector.py") or b"", subprocess.PIPE
-    argv = [*python, "-I", "-S", "-c", _BOOT % len(text)]
+    text = (pkgutil.get_data(__name__, "inspector.py") or b"").decode()
+    argv = [*python, "-I", "-S", "-c", text, json.dumps(pids)]
     try:
-        process = processes.start(argv, env, "/", start_new_session=False, stdin=pipe, stdout=pipe, stderr=pipe)
-        with processes.ended(process):
-            out, err = process.communicate(text + json.dumps(pids).encode() + b"\n", SECONDS)
-        if process.returncode == 0 and len(out) <= MAX_OUTPUT:
-            return from_json(HangFacts, out.decode("utf-8", "replace"), where="inspector")
+        done = subprocess.run(argv, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS)
+        if done.returncode == 0 and len(done.stdout) <= MAX_OUTPUT:
+            return from_json(HangFacts, done.stdout.decode("utf-8", "replace"), where="inspector")
     except (OSError, subprocess.TimeoutExpired, RecordError) as error:
         return HangFacts(could_not=(str(error)[-200:],))
-    lines = err.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % process.returncode]
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % done.returncode]
     return HangFacts(could_not=(lines[-1][:300],))
 
 
@@ -110,30 +86,24 @@ def _job_processes(paths: run_directory.RunDir) -> List[int]:
     return sorted({*pids, *processes.of_run(paths.path, status.group)} - {os.getpid(), os.getppid()})
 
 
-def completed(
-    seen: Mapping[str, HangFacts], probed: Mapping[_Key, ProcessEvidence], before: Optional[HangFacts]
-) -> Iterator[ProcessFacts]:
-    """Each process once, with what the probe knows and how much it has computed since the look before."""
-    inside = {(item.pid, item.start) for place, one in seen.items() if place for item in one.processes}
-    seconds = {(item.place, item.pid, item.start): item.cpu_seconds for item in (before.processes if before else ())}
-    passed = max(1.0, time.time() - before.taken_at) if before else 1.0
+def completed(seen: Mapping[str, HangFacts], probed: Mapping[_Key, ProcessEvidence]) -> Iterator[ProcessFacts]:
+    """Each process once, with what the probe knows."""
+    inside = {(item.namespace_pid, item.start) for place, one in seen.items() if place for item in one.processes}
     for place, item in ((place, item) for place, one in seen.items() for item in one.processes):
         # Processes of podman's containers are below the agent, so the host shows them too.
         if place or (item.namespace_pid, item.start) not in inside:
             probe = probed.get((item.namespace_pid, item.start), ProcessEvidence())
-            earlier = seconds.get((place, item.pid, item.start))
-            busy = None if earlier is None else round((item.cpu_seconds - earlier) / passed, 3)
             # A process that sets its title has no variables in /proc.
-            yield replace(item, place=place, env={**item.env, **probe.env}, busy_since=busy)
+            yield replace(item, place=place, env={**item.env, **probe.env})
 
 
-def _dead(probed: Mapping[_Key, ProcessEvidence], found: Sequence[ProcessFacts]) -> Iterator[DeadProcess]:
-    """Ranks that are no more, as the probe saw them."""
+def _dead(probed: Mapping[_Key, ProcessEvidence], found: Sequence[ProcessFacts]) -> Iterator[Tuple[str, str]]:
+    """Ranks that are no more, and how they ended, as the probe saw it."""
     alive = {(process.namespace_pid, process.start) for process in found}
     for item in (item for key, item in probed.items() if item.rank is not None and key not in alive):
         last = item.exceptions[-1].chain[0] if item.exceptions and item.exceptions[-1].chain else None
-        error = "%s: %s" % (last.type, last.message.split("\n")[0][:300]) if last else ""
-        yield DeadProcess(pid=item.pid, env=item.env, how=item.end, error=error)
+        end = "it ended by itself" if item.end else "it was killed, or ended without Python's exit"
+        yield str(item.rank), "%s: %s" % (last.type, last.message.split("\n")[0][:300]) if last else end
 
 
 def _write(paths: run_directory.RunDir, facts: HangFacts) -> None:
@@ -169,9 +139,9 @@ class _PlainData(pickle._Unpickler):  # the reader in C reserves memory for any 
 
 def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]:
     """The last collective or message that a rank has started, by its dump; None if it has none. Raises UnsafePickle."""
-    if len(content) > MAX_BYTES:
-        raise UnsafePickle("more than %d MiB" % (MAX_BYTES >> 20))
     try:
+        if len(content) > MAX_BYTES:
+            raise UnsafePickle("it has more than %d MiB" % (MAX_BYTES >> 20))
         entries = _PlainData(io.BytesIO(content)).load()["entries"]
         newest = max(filter(_number, entries), key=lambda entry: entry["record_id"], default=None)
         if newest is None:
@@ -179,10 +149,8 @@ def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]
         operation = format(newest["profiling_name"], ".100").rpartition(":")[2]  # nccl:all_reduce
         group = " ".join(newest["process_group"])[:200]  # number and description
         return RecordedCollective(rank, operation, _number(newest), format(newest["state"], ".50"), group)
-    except UnsafePickle:
-        raise
     except Exception as error:  # whatever a crafted one makes of the reader
-        raise UnsafePickle("no flight recorder: %.100r" % error) from None
+        raise UnsafePickle("no flight recorder: %.200r" % error) from None
 
 
 def _number(entry: Mapping[str, Any]) -> int:
@@ -196,39 +164,31 @@ def recorded_collectives(
     torch write a dump within `seconds`. Children of a rank have its variables too."""
     asked: Dict[int, str] = {}
     could_not: Dict[int, str] = {}
+    began, until = time.time() - 1, time.monotonic() + seconds
     for env in processes:
         rank, pipe = env.get("RANK", ""), env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
         target = env.get("TORCH_FR_DUMP_TEMP_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
         if pipe and target and rank.isdigit() and int(rank) not in asked:
-            try:
-                _write_line("%s%s.pipe" % (pipe, rank))
-                asked[int(rank)] = target + rank
+            path = "%s%s.pipe" % (pipe, rank)
+            try:  # a pipe that no process reads is not opened: that would wait
+                with open(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "wb", buffering=0) as out:
+                    out.write(b"1\n")
+                asked[int(rank)], could_not[int(rank)] = target + rank, "torch has not written %s%s" % (target, rank)
             except OSError as error:
-                could_not[int(rank)] = "no process reads %s (%s)" % (error.filename, error.strerror)
-    began, until = time.time() - 1, time.monotonic() + seconds
+                could_not[int(rank)] = "no process reads %s (%s)" % (path, error.strerror)
     found: List[RecordedCollective] = []
     while asked and time.monotonic() < until:
         time.sleep(0.1)
         for number, path in sorted(asked.items()):
             try:
-                newest = newest_collective(_written(path, began), number)
+                if os.lstat(path).st_mtime < began:
+                    continue
+                newest = newest_collective(content_of(path, MAX_BYTES + 1, follow_link=False), number)
+            except FileNotFoundError:
+                continue
             except (OSError, UnsafePickle) as error:  # it may not be whole yet
                 could_not[number] = "its flight recorder %s is not read: %s" % (path, error)
                 continue
-            del asked[number]
-            could_not.pop(number, None)
+            del asked[number], could_not[number]
             found += [newest] if newest is not None else []
     return tuple(found), ["rank %s: %s" % item for item in could_not.items()]
-
-
-def _write_line(path: str) -> None:
-    """A pipe that no process reads is not opened: that would wait."""
-    with open(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "wb", buffering=0) as pipe:
-        pipe.write(b"1\n")
-
-
-def _written(path: str, since: float) -> bytes:
-    """A file that was written since then. Raises OSError for an older one, or none."""
-    if os.lstat(path).st_mtime < since:
-        raise FileNotFoundError(errno.ENOENT, "not written", path)
-    return content_of(path, MAX_BYTES + 1, follow_link=False)

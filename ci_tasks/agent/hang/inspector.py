@@ -1,7 +1,7 @@
-"""Reads what the processes of one machine, or of one container, do: stacks, states and system calls.
+"""Reads what the processes of one machine, or of one container, do: stacks, states and where the kernel holds them.
 
-Two looks some seconds apart. The text of this module is piped into a Python there (`collect`), so it imports nothing of
-ours. It prints one JSON object with fields of `facts.HangFacts`.
+Two looks some seconds apart. The text of this module is given to a Python there (`collect`), so it imports nothing of
+ours. It prints one JSON object with fields of `look.HangFacts`.
 
 A signal makes the probe of a process write its stacks. It is sent only to a process that has the probe's file open
 under its own pid and start, and whose SigCgt shows the handler: any other would be killed.
@@ -16,32 +16,27 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from typing import Any, BinaryIO, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 BETWEEN = 3.0  # seconds from the first look to the second
 SIGNAL_SECONDS = 1.0  # for the probe to write its stacks
-MAX_PROCESSES, MAX_THREADS = 2000, 400
+MAX_PROCESSES = 2000
 MAX_STACKS, MAX_ALL_STACKS = 1 << 17, 6 << 20  # characters of a process, and of all
-MAX_SOURCE, MAX_SOURCES = 1 << 18, 1 << 21  # characters of a file, and of all
+MAX_SOURCE, MAX_LINES = 1 << 18, 5000  # characters of a file, and lines of all
 NO_NCCL = "NCCL's own account: no NCCL answers here, which is normal for a job without NCCL"
-_AGENTS = "\0CI_TASKS_NO_PROBE="  # probe.payload.notes.OFF
+_AGENTS = "\0CI_TASKS_NO_PROBE="  # probe.payload.OFF
 _EVIDENCE_FILE = r"/%d-(?:%d|0)-[0-9a-f]{8}\.jsonl$"  # pid and start
 _SIGNAL = re.compile(r'\{"event": "start", .*"signal": (\d\d), "descriptor": (\d+)\}')
-# A signal ends pause for good, and a write that has written a part: Python 3.11 loses the rest of a text then. It
-# repeats other calls. By numbers: pause, sigsuspend, write, writev, sendto, sendmsg, sendfile, splice.
-_NOT_INTERRUPTED = {
-    "x86_64": ("34", "130", "1", "18", "20", "44", "46", "40", "275"),
-    "aarch64": ("133", "64", "66", "68", "206", "211", "71", "76"),
-}
-_NOT_INTERRUPTED_IN = re.compile("write|send|splice|pause|sigsuspend")  # the kernel's functions, if numbers are hidden
+# Functions of the kernel that a signal ends for good, as pause, or when a part is written: Python 3.11 loses the rest
+# of a text then. Other calls are repeated.
+_NOT_INTERRUPTED = re.compile("write|send|splice|pause|sigsuspend")
 _VARIABLES = re.compile(r"\0(\w*RANK|\w*WORLD_SIZE|PMI_SIZE|TORCH_\w+_FILE)=([^\0]{0,500})")
 _TICK = float(os.sysconf("SC_CLK_TCK"))
 _Json = Dict[str, Any]
 
 
-def main(source: BinaryIO) -> None:
-    """Inspect the pids in the first line of `source`; null: all processes here."""
-    pids = json.loads(source.readline())
+def main(pids: Optional[List[int]]) -> None:
+    """Inspect these processes, or all that are here."""
     found = inspect(processes_here() if pids is None else pids)
     try:
         found["ras"] = {"": ask_ras()}
@@ -57,29 +52,23 @@ def inspect(pids: List[int], between: float = BETWEEN) -> _Json:
     first = _read_all(pids[:MAX_PROCESSES])
     before = _stacks(first)
     time.sleep(max(0.0, began + between - time.monotonic()))
-    passed = time.monotonic() - began
+    passed = max(0.1, time.monotonic() - began)
     processes = {pid: now for pid, now in _read_all(first).items() if now["start"] == first[pid]["start"]}
     after = _stacks(processes)
     left, could_not = MAX_ALL_STACKS, []
     for pid, process in processes.items():
-        earlier = {thread["tid"]: thread for thread in first[pid]["threads"]}
-        for thread in process["threads"]:
-            old = earlier.get(thread["tid"], {"ticks": thread["ticks"]})
-            still = all(thread[key] == old.get(key) for key in ("state", "wchan", "syscall"))
-            thread.update(still=still, cpu=round((thread["ticks"] - old["ticks"]) / _TICK, 3))
-        text = after.get(pid, "")
+        earlier, text = first[pid], after.get(pid, "")
+        for name in ("cpu", "main_cpu"):
+            process[name] = round((process[name] - earlier[name]) / passed, 3)
+        process["state"] = process["state"] if process["state"] == earlier["state"] else "R"
         same = _functions(text) == _functions(before[pid]) if text and pid in before else None
         process.update(stacks=text[:left], same_stacks=same)
         left = max(0, left - len(text))
         if process["python"] and not text:
             could_not.append("stacks of pid %d: its probe was not asked, or did not answer" % pid)
     every = list(processes.values())
-    return {
-        "seconds_between": round(passed, 3),
-        "processes": every,
-        "sources": _sources("\n".join(process["stacks"] for process in every)),
-        "could_not": could_not,
-    }
+    lines = _lines("\n".join(process["stacks"] for process in every))
+    return {"processes": every, "lines": lines, "could_not": could_not}
 
 
 def _functions(text: str) -> List[str]:
@@ -88,14 +77,15 @@ def _functions(text: str) -> List[str]:
     return re.findall(r'^  File "(?!.*(?:/lib/python|-packages/)|<frozen)[^"]*", line \d+ in (.*)', main, re.M)
 
 
-def _sources(stacks: str) -> Dict[str, str]:
-    """The files of frames outside of the standard library, as far as they can be read here."""
-    left, found = MAX_SOURCES, {}
-    for path in dict.fromkeys(re.findall(r'^  File "(/[^"\n]+\.py)"', stacks, re.M)):
-        text = read_text(path, MAX_SOURCE + 1) if "/lib/python" not in path else ""
-        if 0 < len(text) <= min(MAX_SOURCE, left):
-            found[path] = text
-            left -= len(text)
+def _lines(stacks: str) -> Dict[str, str]:
+    """The lines that frames outside of the standard library are at, as far as they can be read here."""
+    found: Dict[str, str] = {}
+    texts: Dict[str, List[str]] = {}
+    for path, number in re.findall(r'^  File "(/[^"\n]+\.py)", line (\d{1,7}) ', stacks, re.M)[:MAX_LINES]:
+        if path not in texts:
+            texts[path] = read_text(path, MAX_SOURCE).splitlines() if "/lib/python" not in path else []
+        if 0 < int(number) <= len(texts[path]):
+            found["%s:%s" % (path, number)] = texts[path][int(number) - 1].strip()[:60]
     return found
 
 
@@ -114,9 +104,7 @@ def _send_signal(process: _Json) -> Optional[Tuple[str, int]]:
     """Let the probe of that very process write its stacks. Returns into which file, and from which byte on."""
     pid = process["pid"]
     # The kernel gives the signal to the main thread.
-    main = next((thread for thread in process["threads"] if thread["tid"] == pid), {"syscall": "", "wchan": ""})
-    is_kept = main["syscall"].partition(" ")[0] in _NOT_INTERRUPTED.get(os.uname().machine, ())
-    if process["state"] in "TtZXD" or is_kept or _NOT_INTERRUPTED_IN.search(main["wchan"]):
+    if process["state"] in "TtZXD" or _NOT_INTERRUPTED.search(process["wchan"]):
         return None
     for fd in _numbers("/proc/%d/fd" % pid):
         path = "/proc/%d/fd/%d" % (pid, fd)
@@ -124,12 +112,10 @@ def _send_signal(process: _Json) -> Optional[Tuple[str, int]]:
             head = _SIGNAL.match(read_text(path, 1 << 17))
             number = int(head[1]) if head and int(head[2]) == fd else 0  # faulthandler knows the number of the file
             if 34 <= number <= 64 and has_handler(read_text("/proc/%d/status" % pid), number):
-                try:
+                with suppress(OSError):
                     size = os.stat(path).st_size
                     os.kill(pid, number)
                     return path, size
-                except OSError:
-                    return None
     return None
 
 
@@ -158,9 +144,10 @@ def _read_all(pids: Iterable[int]) -> Dict[int, _Json]:
 
 def _read_process(pid: int) -> Optional[_Json]:
     top = "/proc/%d/" % pid
-    fields, status = _stat(top), read_text(top + "status")
-    if not fields:
+    fields, main, status = _stat(top), _stat("%stask/%d/" % (top, pid)), read_text(top + "status")
+    if not fields or not main:
         return None
+    wchan = read_text(top + "wchan").strip()
     words = read_text(top + "cmdline").split("\0")[:-1] or [read_text(top + "comm").strip()]
     is_python = os.path.basename(_link(top + "exe")).startswith(("python", "pypy"))
     return {
@@ -170,18 +157,12 @@ def _read_process(pid: int) -> Optional[_Json]:
         "namespace_pid": int((re.findall(r"^NSpid:.*?(\d+)$", status, re.M) or [pid])[0]),
         "argv": [word[:500] for word in words[:40]],
         "state": fields[0],
+        "wchan": "" if wchan == "0" else wchan,
         "env": dict(_VARIABLES.findall("\0" + read_text(top + "environ", 1 << 17))),
         "python": fields[0] not in "ZX" and (is_python or "/libpython3" in read_text(top + "maps", 1 << 20)),
-        "threads": [_read_thread("%stask/%d/" % (top, tid), tid) for tid in _numbers(top + "task")[:MAX_THREADS]],
-        "cpu_seconds": round((int(fields[11]) + int(fields[12])) / _TICK, 2),
+        "cpu": (int(fields[11]) + int(fields[12])) / _TICK,
+        "main_cpu": (int(main[11]) + int(main[12])) / _TICK,
     }
-
-
-def _read_thread(top: str, tid: int) -> _Json:
-    fields = _stat(top) or ["X"] + ["0"] * 20
-    wchan, syscall = read_text(top + "wchan").strip(), read_text(top + "syscall").strip()
-    ticks = int(fields[11]) + int(fields[12])
-    return {"tid": tid, "state": fields[0], "wchan": "" if wchan == "0" else wchan, "syscall": syscall, "ticks": ticks}
 
 
 def ask_ras(seconds: float = 6.0, port: int = 28028) -> str:
@@ -225,3 +206,7 @@ def read_text(path: str, most: int = 1 << 14, offset: int = 0) -> str:
             return (source.read(most) or b"").decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

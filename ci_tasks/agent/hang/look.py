@@ -1,7 +1,9 @@
-"""When a run is looked at: on request, if its log is silent for long, and before its timeout ends it.
+"""A look at the processes of a run that may hang: what is seen (the content of hang/facts.json), when the agent looks,
+and how it is asked to.
 
-A request is a file in the run directory; the agent sees it with its next heartbeat, also on another node than the one
-that it was written on. The look is a process of the agent's (`collect`), which it ends after a minute.
+It looks on request, if the log is silent for long, and before the timeout ends the run. A request is a file in the run
+directory; the agent sees it with its next heartbeat, also on another node than the one that it was written on. The look
+is a process of the agent's (`collect`), which it ends after a minute.
 """
 
 from __future__ import annotations
@@ -9,78 +11,129 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from typing import Callable, Optional
+from dataclasses import field
+from typing import Callable, Literal, Mapping, Optional, Tuple
 
 from .. import processes, run_directory
 from ..codec import RecordError
 from ..files import content_of, replace_file
-from ..processes import end_program
-from .facts import HangFacts, Reason
+from ..log_file import log_traceback
+from ..quick_dataclass import dataclass
 
 MAX_SECONDS = 60.0  # for a look
 BEFORE_TIMEOUT = 25.0  # seconds before the end by timeout
 SHORTEST_TIMEOUT = 120.0  # a shorter one leaves no time for a look
 _PAUSE = 5.0  # seconds between two looks that are asked for: the job can ask too
 
+Reason = Literal["request", "stall", "timeout"]
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """A process of the run that was there in both looks. `place` is its container, empty for none; pids count there.
+    `namespace_pid` is its number in its innermost namespace. `env` are the variables that say its rank.
+
+    `state` is that of its main thread, R if it was another one in the first look; `wchan` is the function of the kernel
+    in which that thread waits. `stacks` are those of its threads as faulthandler writes them, the main thread last.
+    `same_stacks`: its main thread was in the same functions of the program in both looks, None if there was one look.
+    `main_cpu` and `cpu` are the shares of a processor that its main thread and all of it used between the looks."""
+
+    pid: int
+    ppid: int
+    start: int = 0
+    namespace_pid: int = 0
+    place: str = ""
+    argv: Tuple[str, ...] = ()
+    state: str = ""
+    wchan: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    python: bool = False
+    stacks: str = ""
+    same_stacks: Optional[bool] = None
+    main_cpu: float = 0.0
+    cpu: float = 0.0
+
+
+@dataclass(frozen=True)
+class RecordedCollective:
+    """The last collective, or message, that a rank has started, by torch's flight recorder: its `number` in the process
+    `group`. `operation` as torch names it, `all_reduce` or `recv 0<-1` (places in the
+    group). `state` is scheduled until its GPU comes to it, then started, if torch notes times; and completed."""
+
+    rank: int
+    operation: str
+    number: int
+    state: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class HangFacts:
+    """Everything that was seen, of a run or by `inspector` in one place; it took `seconds`. `dead` says of ranks that
+    are no more how they ended. `lines` are those of the program that frames are at, by FILE:NUMBER. `ras` is NCCL's
+    answer, by container. `could_not` has a line for each part that failed."""
+
+    taken_at: float = 0.0
+    reason: Reason = "request"
+    request: str = ""
+    seconds: float = 0.0
+    processes: Tuple[ProcessFacts, ...] = ()
+    dead: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)
+    ras: Mapping[str, str] = field(default_factory=dict)
+    collectives: Tuple[RecordedCollective, ...] = ()
+    could_not: Tuple[str, ...] = ()
+
 
 class HangWatcher:
-    """`log` takes a line for the agent's own log."""
+    """Looks after `silence` seconds without output, and before a timeout of `timeout` seconds."""
 
-    def __init__(self, paths: run_directory.RunDir, log: Callable[[str], None]) -> None:
-        self._paths, self._log = paths, log
+    def __init__(self, paths: run_directory.RunDir, silence: float, timeout: float) -> None:
+        self._paths, self._silence = paths, silence
+        self._before_timeout = BEFORE_TIMEOUT if timeout >= SHORTEST_TIMEOUT else 0.0
         self._process: "Optional[subprocess.Popen[bytes]]" = None
         self._began = self._ended = 0.0
         self._request = ""
-        self._for_timeout = False
-        self._silence = self._looks_at_silence = 0
+        self._looks_at_silence = 0
 
     @property
     def is_looking(self) -> bool:
         return self._process is not None
 
-    def poll(self) -> None:
-        """With each heartbeat: end a look that takes too long, begin one that is asked for."""
+    def poll(self, silent: float, left: float) -> None:
+        """With each heartbeat: end a look that takes too long, begin one that is due. The log is silent for `silent`
+        seconds, `left` are those until the timeout. A silence is looked at again after twice and four times as long."""
         if self._process and self._process.poll() is not None:
             self._end("")
         elif time.monotonic() > self._began + MAX_SECONDS:
             self._end("no end within %.0f s" % MAX_SECONDS)
+        if silent < self._silence:
+            self._looks_at_silence = 0
         request = content_of(self._paths.hang_request, 101).decode("ascii", "replace")
-        is_new = request != self._request and _is_request(request)
-        if is_new and not self.is_looking and time.monotonic() > self._ended + _PAUSE:
-            self._request = request
-            self.look("request", request)
-
-    def look(self, reason: Reason, request: str = "") -> bool:
-        """Begin a look; not while another one goes on. Returns whether it has begun."""
         if self.is_looking:
-            return False
-        argv = [sys.executable, "-I", "-S", self._paths.agent, "hang", self._paths.path, reason, request]
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        try:  # in our session: another would be the job's
-            self._process = processes.start(argv, None, "/", start_new_session=False, **pipes)
-        except OSError as error:
-            self._log("a look at the processes could not begin: %s" % error.strerror)
-            return False
-        self._began = time.monotonic()
-        return True
-
-    def look_before(self, deadline: float, timeout: float) -> None:
-        """Once, shortly before the run is ended by its timeout of so many seconds, if that leaves time for a look."""
-        if not self._for_timeout and timeout >= SHORTEST_TIMEOUT and time.monotonic() >= deadline - BEFORE_TIMEOUT:
-            self._for_timeout = self.look("timeout")
-
-    def look_at_silence(self, began: float, seconds: float, limit: float) -> None:
-        """The log is silent for so many seconds: look after `limit`, twice `limit` and so on; and after half of it, for
-        what the others are compared with, whether anything has been computed in between."""
-        silence = int(began * 1000)
-        if silence != self._silence:
-            self._silence, self._looks_at_silence = silence, 0
-        if seconds >= limit * 2 ** (self._looks_at_silence - 1):
-            self._looks_at_silence += self.look("stall", "silence%d" % silence)
+            return
+        if request != self._request and _is_request(request) and time.monotonic() > self._ended + _PAUSE:
+            self._request = request
+            self._look("request", request)
+        elif left < self._before_timeout:
+            self._before_timeout = 0.0  # once
+            self._look("timeout")
+        elif silent >= self._silence * 2**self._looks_at_silence:
+            self._looks_at_silence += 1
+            self._look("stall")
 
     def close(self) -> None:
         """The job is over: nothing is left to be seen."""
         self._end("the run has ended")
+
+    def _look(self, reason: Reason, request: str = "") -> None:
+        argv = [sys.executable, "-I", "-S", self._paths.agent, "hang", self._paths.path, reason, request]
+        null, pipe = subprocess.DEVNULL, subprocess.PIPE
+        try:
+            self._process = processes.start(argv, None, "/", stdin=null, stdout=null, stderr=pipe)
+            self._began = time.monotonic()
+        except OSError as error:
+            self._log("could not begin: %s" % error.strerror)
 
     def _end(self, why: str) -> None:
         """End the look, and log `why`, or its own complaint."""
@@ -90,11 +143,14 @@ class HangWatcher:
         self._ended = time.monotonic()
         with processes.ended(process):
             if why:
-                end_program(process)
+                processes.end_program(process)
             else:
                 why = process.communicate()[1].decode("utf-8", "replace").strip()[-2000:]
         if why:
-            self._log("a look at the processes failed: %s" % why)
+            self._log("failed: %s" % why)
+
+    def _log(self, what: str) -> None:
+        log_traceback(self._paths.path, "hang", RuntimeError("a look at the processes %s" % what))
 
 
 class NoLook(Exception):

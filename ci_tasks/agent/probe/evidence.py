@@ -23,8 +23,7 @@ from ..files import content_of, replace_file
 from ..quick_dataclass import dataclass
 from ..records import ProbeRules
 from ..run_directory import RunDir
-from .payload import MODULES
-from .payload.notes import MAX_BYTES
+from .payload import MAX_BYTES, MODULE
 
 T = TypeVar("T")
 
@@ -253,8 +252,6 @@ def collect_left_evidence(run: RunDir, secrets: Sequence[str]) -> None:
             collect_evidence(run, secrets)
 
 
-MODULE = "ci_tasks_probe"
-
 # The interpreter prints the traceback of a `.pth` that fails: a much older Python cannot read the payload.
 _BEGIN = """try:
  import ci_tasks_probe
@@ -300,11 +297,10 @@ def write_files(run: RunDir, rules: ProbeRules = ProbeRules(), workspace: str = 
 
 
 def payload() -> str:
-    """The payload's modules as the text of one, without their imports of each other."""
+    """What interpreters load."""
     import pkgutil  # who reads evidence needs none
 
-    sources = [pkgutil.get_data(__name__, "payload/%s.py" % name) or b"" for name in MODULES]
-    return re.sub(r"(?m)^from \.\w+ import (?:\([^)]*\)|.*)\n", "", b"".join(sources).decode())
+    return (pkgutil.get_data(__name__, "payload.py") or b"").decode()
 
 
 def pth(directory: str, rules: ProbeRules = ProbeRules()) -> str:

@@ -167,7 +167,7 @@ class Session:
                 never = Status(STATE_ENDED, "ended", 1, end=END_CANCELLED, started_at=now, log_sha256=log, masked=True)
                 run_directory.write_record(run.status, replace(never, ended_at=now))
                 return
-        (cancel_run.kill if request.kill else cancel_run.cancel)(run.path)
+        cancel_run.cancel(run.path, request.kill)
 
     # -- what runs leave -----------------------------------------------------------------------------------------------
 

@@ -99,11 +99,10 @@ class Git:
         with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin, os.fdopen(os.memfd_create("stderr"), "w+b") as stderr:
             stdin.write(input or b"")
             stdin.seek(0)
-            pipes = {"stdin": pipe if input is None else stdin, "stdout": pipe, "stderr": stderr}
+            options = {"stdin": pipe if input is None else stdin, "stdout": pipe, "stderr": stderr}
+            options["start_new_session"] = self.own_session and processes.own_session
             try:
-                process = processes.start(
-                    command, self.env, self.directory, start_new_session=self.own_session, **pipes
-                )
+                process = processes.start(command, self.env, self.directory, **options)
             except OSError as error:
                 raise self.unusable(args[0], error) from None
             with processes.ended(process):

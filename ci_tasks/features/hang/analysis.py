@@ -7,22 +7,22 @@ The rules begin with the surest. One names a culprit only if it was seen what it
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 
 from ci_tasks.agent.gpus.locks import numbered
-from ci_tasks.agent.hang.facts import HangFacts, RecordedCollective
+from ci_tasks.agent.hang.look import HangFacts, RecordedCollective
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.features.hang import waits
-from ci_tasks.features.hang.processes import BUSY, CLIENTS, Process, RunProcesses, Thread, names, rank_in, that, waiting
+from ci_tasks.features.hang import processes as waits
+from ci_tasks.features.hang.processes import Process, RunProcesses, Thread, names, that, waiting
 from ci_tasks.records import Hang, HangCulprit, HangGroup
+from ci_tasks.results.runs import iso_time
 
 SHOWN, CONTRADICTED, NOT_DETERMINED = "shown", "contradicted", "not determined"
+EXIT_CODES = {SHOWN: 0, CONTRADICTED: 1, NOT_DETERMINED: 4}
 _LAUNCHED = re.compile(r"has launched up to operation (\d{1,18}) -- GPU \d{1,4} managed by process (\d{1,10})")
 _BETWEEN_TWO = ("send", "recv", "batch_isend_irecv")
 _MOST_NAMED = 8
-EXIT_CODES = {SHOWN: 0, CONTRADICTED: 1, NOT_DETERMINED: 4}
 _MAX_GROUPS, _MAX_FRAMES, _MAX_REASONS = 40, 12, 100
 
 
@@ -35,7 +35,7 @@ class Finding:
     reason: str
     culprits: Sequence[Thread] = ()
     outcome: str = SHOWN
-    gone: Sequence[HangCulprit] = ()
+    gone: Sequence[int] = ()
 
 
 Rule = Callable[[RunProcesses], "Finding | None"]
@@ -48,50 +48,38 @@ def analyse_hang(facts: HangFacts) -> Hang:
     if found is None:
         seen = "; ".join(f"{group.who}: {group.where}" for group in groups[:3]) or "no process was seen"
         found = Finding("", f"not determined; {seen}", outcome=NOT_DETERMINED)
+    gone = (HangCulprit(f"rank {rank}", "gone", 0, rank) for rank in found.gone[:_MOST_NAMED])
     return Hang(
         outcome=found.outcome,
         kind=found.kind,
         reason=found.reason,
-        culprits=(*found.gone, *map(_culprit, found.culprits)),
+        culprits=(*gone, *map(_culprit, found.culprits)),
         groups=groups,
         could_not=facts.could_not[:_MAX_REASONS],
-        taken_at=_iso(facts.taken_at),
+        taken_at=iso_time(facts.taken_at),
         seconds=facts.seconds,
         trigger=facts.reason,
     )
 
 
 def _groups(run: RunProcesses) -> Iterator[HangGroup]:
-    """Processes with equal stacks of the main thread, ranks first and the largest group first."""
-    found: dict[tuple[object, ...], list[Process]] = {}
+    """Processes whose main threads are at the same place, ranks first and the largest group first."""
+    found: dict[tuple[bool, str, str], list[Process]] = {}
     for process in run.by_id.values():
-        found.setdefault((process.rank is None, *_stack_key(process.main)), []).append(process)
-    for key, group in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1]), item[1][0].id)):
-        frames = tuple(f"{f.function} {f.file}:{f.line}" for f in group[0].main.stack.frames[:_MAX_FRAMES])
+        program = "" if process.main.frames else process.program
+        found.setdefault((process.rank is None, process.main.where, program), []).append(process)
+    for key, group in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1]), item[1][0].facts.pid)):
+        frames = tuple(f"{f.function} {f.file}:{f.line}" for f in group[0].main.frames[:_MAX_FRAMES])
         are_named = key[0] is False or len(group) <= 4
         who = names(group) if are_named else f"{len(group)} processes {group[0].program}"
         yield HangGroup(who, group[0].main.where, frames, len(group))
 
 
-def _stack_key(main: Thread) -> tuple[object, ...]:
-    if not main.stack.frames:
-        return (main.process.program, main.process.facts.state, main.wait.kind)
-    own = tuple((f.function, f.file, f.line) for f in main.stack.frames if not waits.is_library(f))
-    return (main.wait.kind, main.wait.call, own)
-
-
 def _culprit(thread: Thread) -> HangCulprit:
     process = thread.process
     culprit = HangCulprit(process.name, thread.does, process.facts.pid, process.rank)
-    frame = thread.wait.frame
+    frame = thread.frame
     return replace(culprit, function=frame.function, file=frame.file, line=frame.line) if frame else culprit
-
-
-def _iso(seconds: float) -> str | None:
-    try:
-        return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds") if seconds > 0 else None
-    except (OverflowError, ValueError, OSError):
-        return None
 
 
 # -- what a process alone shows ----------------------------------------------------------------------------------------
@@ -99,16 +87,14 @@ def _iso(seconds: float) -> str | None:
 
 def _stopped(run: RunProcesses) -> Finding | None:
     """By a signal, or by the kernel."""
-    every = run.by_id.values()
-    found = [process for process in every if process.facts.state == "T"]
-    if found:
-        why = f"{that(found, 'is', 'are')} stopped{_inside(found[0])}: SIGCONT ends that"
-        return Finding("stopped", why, _mains(found))
-    found = [each for each in every if any(one.state == "D" and one.still for one in each.facts.threads)]
-    if found:
-        channel = next((one.wchan for one in found[0].facts.threads if one.state == "D"), "")
-        why = f"{that(found, 'is', 'are')} in uninterruptible sleep (state D{f', {channel}' if channel else ''})"
-        return Finding("uninterruptible", f"{why}{_inside(found[0])}: a disk, a file system or a driver", _mains(found))
+    for state, kind, is_in, why in (
+        ("T", "stopped", "stopped", "SIGCONT ends that"),
+        ("D", "uninterruptible", "in uninterruptible sleep", "a disk, a file system or a driver"),
+    ):
+        if found := [process for process in run.by_id.values() if process.facts.state == state]:
+            place = found[0].main.text if found[0].main.frame else found[0].main.where
+            reason = f"{that(found, 'is', 'are')} {is_in} ({place}): {why}"
+            return Finding(kind, reason, _mains(found))
     return None
 
 
@@ -118,21 +104,14 @@ def _stopped(run: RunProcesses) -> Finding | None:
 def _missing_rank(run: RunProcesses) -> Finding | None:
     """Ranks that should be there and are not, while the others wait for them."""
     missing = sorted(set(range(run.world or 0)) - set(run.ranks))
-    inside = [process for process in run.ranks.values() if process.main.wait.kind in waits.FOR_RANKS]
+    inside = [process for process in run.ranks.values() if process.waits_for_ranks]
     if not missing or not inside:
         return None
-    dead = {rank: item for item in run.facts.dead if (rank := rank_in(item.env)) in missing}
-    ends = [f"rank {rank}: {dead[rank].error or _end(dead[rank].how)}" for rank in missing if rank in dead]
+    dead = run.facts.dead
+    ends = [f"rank {rank}: {dead[str(rank)]}" for rank in missing if str(rank) in dead]
     told = f" ({'; '.join(ends[:3])})" if ends else ""
     why = f"{numbered('rank', missing)} {'is' if len(missing) == 1 else 'are'} gone{told}; {waiting(inside)}"
-    pids = {rank: dead[rank].pid if rank in dead else 0 for rank in missing[:_MOST_NAMED]}
-    return Finding(
-        "dead rank", why, gone=[HangCulprit(f"rank {rank}", "gone", pid, rank) for rank, pid in pids.items()]
-    )
-
-
-def _end(how: str) -> str:
-    return "it ended by itself" if how else "it was killed, or ended without Python's exit"
+    return Finding("dead rank", why, gone=missing)
 
 
 def _goes_on(run: RunProcesses) -> Finding | None:
@@ -140,43 +119,42 @@ def _goes_on(run: RunProcesses) -> Finding | None:
     processor, so what counts is who uses it and does not wait."""
     if run.facts.reason != "stall":
         return None
-    busy = [process for process in run.by_id.values() if _computes(process) or _has_computed(process)]
+    busy = [each for each in run.by_id.values() if _computes(each) or _works_beside(each)]
     moving = [process for process in busy if not process.stays or not _computes(process)]
     if moving:
         why = f"the log is silent, but {that(moving, 'goes', 'go')} on: {moving[0].main.where}"
         return Finding("goes on", why, outcome=CONTRADICTED)
     if busy:
-        why = f"not determined; {that(busy, 'computes', 'compute')}{_inside(busy[0])}: slow work, or an endless loop"
-        return Finding("computes", why, outcome=NOT_DETERMINED)
+        who = f"{that(busy, 'computes', 'compute')} ({busy[0].main.where})"
+        return Finding("computes", f"not determined; {who}: slow work, or an endless loop", outcome=NOT_DETERMINED)
     return None
 
 
 def _computes(process: Process) -> bool:
-    return any(thread.wait.kind == waits.COMPUTES for thread in process.threads)
+    return process.main.kind == waits.COMPUTES
 
 
-def _has_computed(process: Process) -> bool:
-    """Since the look before in the same silence, and is not in a collective, where it would do so too."""
-    return (process.facts.busy_since or 0.0) >= BUSY and process.main.wait.kind not in waits.FOR_RANKS
+def _works_beside(process: Process) -> bool:
+    """In threads other than the main one, which is not in a collective, where they would do so too."""
+    return process.facts.cpu >= waits.BUSY and not process.waits_for_ranks
 
 
 def _rank_elsewhere(run: RunProcesses) -> Finding | None:
     """Ranks that are elsewhere than those that wait for them."""
-    inside = [process for process in run.ranks.values() if process.main.wait.kind in waits.FOR_RANKS]
+    inside = [process for process in run.ranks.values() if process.waits_for_ranks]
     odd = [process for process in run.ranks.values() if process not in inside]
     # An interpreter that starts or ends has no frame of Python.
-    if not inside or not odd or not all(process.main.stack.frames for process in odd):
+    if not inside or not odd or not all(process.main.frames for process in odd):
         return None
     rest = f"{that(inside, 'waits', 'wait')} in {_collective(run, inside)}"
-    computing = [process for process in odd if process.main.wait.kind == waits.COMPUTES]
-    if len(computing) == len(odd):
+    blocked = [process for process in odd if not _computes(process)]
+    if not blocked:
         why = f"{that(odd, 'still computes', 'still compute')}: {odd[0].main.where}; {rest}"
         return Finding("straggler", why, _mains(odd))
     if len({process.main.where for process in odd}) > 1 and len(odd) > len(inside):
         return None
-    blocked = [process for process in odd if process not in computing]
     why, culprits = f"{waiting(blocked)}; {rest}", _mains(blocked)
-    for waiter, last in [(process, run.last(process)) for process in blocked]:
+    for waiter, last in [(process, run.chain(process.main)[-1]) for process in blocked]:
         if last.process is not waiter:
             why = f"{why}; {waiter.name} waits for {last.process.name}: {last.where}"
             return Finding("rank waits elsewhere", why, [*culprits, last])
@@ -187,7 +165,7 @@ def _collective(run: RunProcesses, inside: Sequence[Process]) -> str:
     """`all_reduce number 412 (synchronize at train.py:88)`, if torch's recorder knows the number."""
     first, members = inside[0].main, {process.rank for process in inside}
     recorded = {(item.operation, item.number) for item in run.facts.collectives if item.rank in members}
-    if len(recorded) != 1 or first.wait.kind == waits.BARRIER:
+    if len(recorded) != 1 or first.kind == waits.BARRIER:
         return first.where
     ((operation, number),) = recorded
     return f"{operation} number {number} ({first.where})"
@@ -196,10 +174,10 @@ def _collective(run: RunProcesses, inside: Sequence[Process]) -> str:
 def _different_collectives(run: RunProcesses) -> Finding | None:
     """All ranks wait for each other, but not in the same collective."""
     ranks = list(run.ranks.values())
-    if len(ranks) < 2 or any(process.main.wait.kind not in waits.FOR_RANKS for process in ranks):
+    if len(ranks) < 2 or not all(process.waits_for_ranks for process in ranks):
         return None
     last = [item for item in run.facts.collectives if item.rank in run.ranks and item.state != "completed"]
-    return _behind(run) or _recorded(run, last) or _in_stacks(run) or _gpu_work(run, last)
+    return _behind(run) or _other_operation(run, last) or _gpu_work(run, last)
 
 
 def _behind(run: RunProcesses) -> Finding | None:
@@ -211,7 +189,7 @@ def _behind(run: RunProcesses) -> Finding | None:
         if odd and others:
             counts = [f"{process.name}: {word} {count}" for process, count in list(begun.items())[:_MOST_NAMED]]
             why = f"{that(odd, 'is', 'are')} behind ({teller}, {', '.join(counts)}): {odd[0].main.where}"
-            if odd[0].main.wait.kind == waits.GPU:  # all of these that it has begun, the others have begun too
+            if odd[0].main.kind == waits.GPU:  # all of these that it has begun, the others have begun too
                 why += ", for earlier work on its GPU: a kernel that does not end, or a collective of another group"
             return Finding("collectives differ", f"{why}; {waiting(others)}", _mains(odd))
     return None
@@ -220,9 +198,8 @@ def _behind(run: RunProcesses) -> Finding | None:
 def _counts(run: RunProcesses) -> Iterator[tuple[str, str, dict[Process, int]]]:
     """Who tells it, its word for a number, and how many collectives each rank has begun."""
     for place, text in run.facts.ras.items():
-        by_pid = read_ras(text)
-        own = {run.by_id[place, pid]: count for pid, count in by_pid.items() if (place, pid) in run.by_id}
-        yield "NCCL", "operation", {process: count for process, count in own.items() if process.rank is not None}
+        own = ((run.by_id.get((place, pid)), count) for pid, count in read_ras(text).items())
+        yield "NCCL", "operation", {process: count for process, count in own if process and process.rank is not None}
     if len({item.group for item in run.facts.collectives}) == 1:  # each process group has numbers of its own
         last = {run.ranks[item.rank]: item.number for item in run.facts.collectives if item.rank in run.ranks}
         yield "torch's flight recorder", "number", last
@@ -238,24 +215,16 @@ def read_ras(text: str) -> dict[int, int]:
     return counts
 
 
-def _recorded(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
-    """By torch's flight recorder: one number that is another operation on some ranks."""
+def _other_operation(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
+    """One rank in another operation than the others is the odd one; of one against one both are named; more may be two
+    process groups. By torch's flight recorder, if all are at one number. Else by the stacks, which do not say it of
+    ranks that wait for their GPUs."""
+    where = {rank: process.main.where for rank, process in run.ranks.items()}
     is_message = any(item.operation.startswith(("send ", "recv ")) for item in last)
-    if is_message or len({(item.group, item.number) for item in last}) != 1:
+    if not is_message and len({(item.group, item.number) for item in last}) == 1:
+        where = {item.rank: f"{item.operation} number {item.number}" for item in last}
+    elif any(each.main.kind == waits.GPU or each.main.call in _BETWEEN_TWO for each in run.ranks.values()):
         return None
-    return _odd_of_two(run, {item.rank: f"{item.operation} number {item.number}" for item in last})
-
-
-def _in_stacks(run: RunProcesses) -> Finding | None:
-    """Of ranks that wait for their GPUs the stacks do not say in which collective they are."""
-    mains = {rank: process.main for rank, process in run.ranks.items()}
-    if any(main.wait.kind == waits.GPU or main.wait.call in _BETWEEN_TWO for main in mains.values()):
-        return None
-    return _odd_of_two(run, {rank: main.where for rank, main in mains.items()})
-
-
-def _odd_of_two(run: RunProcesses, where: Mapping[int, str]) -> Finding | None:
-    """One rank against the others is the odd one; of one against one both are named; more may be two process groups."""
     groups: dict[str, list[Process]] = {}
     for rank, words in where.items():
         groups.setdefault(words, []).append(run.ranks[rank])
@@ -273,7 +242,7 @@ def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding 
     """All ranks wait for their GPUs, and none is seen to be behind the others: which one they wait for is shown only by
     a collective that has not started on it."""
     ranks = list(run.ranks.values())
-    if any(process.main.wait.kind != waits.GPU or not process.stays for process in ranks):
+    if any(process.main.kind != waits.GPU or not process.stays for process in ranks):
         return None
     words = "a kernel that does not end, or slow work"
     early = [run.ranks[item.rank] for item in last if item.state == "scheduled"]
@@ -292,31 +261,31 @@ def _chain(run: RunProcesses) -> Finding | None:
     them lead to the same end."""
     ways = [way for way in (run.chain(process.main) for process in run.by_id.values()) if len(way) > 1]
     ways = [way for way in ways if way[0].process is not way[-1].process]
-    if len({way[-1].process.id for way in ways}) != 1:
+    if len({way[-1].process for way in ways}) != 1:
         return None
     way = max(ways, key=len)
     last = way[-1]
-    if last.wait.kind in (waits.POLL, waits.CHILD) or last.process.program in CLIENTS:
+    if last.kind in (waits.POLL, waits.CHILD) or last.process.program in waits.CLIENTS:
         return None  # an idle server, or one that waits for what was not seen
     before = [thread for thread in way if thread.process is not last.process][-1]
-    does = f"computes: {last.wait.text or last.process.program}" if last.wait.kind == waits.COMPUTES else last.does
+    does = f"computes: {last.text or last.process.program}" if last.kind == waits.COMPUTES else last.does
     why = f"{before.process.name} waits for {last.process.name}: {before.where}; {last.process.name}: {does}"
-    return Finding("child" if before.wait.kind == waits.CHILD else "waits for a process", why, [last])
+    return Finding("child" if before.kind == waits.CHILD else "waits for a process", why, [last])
 
 
 def _single(run: RunProcesses) -> Finding | None:
     """The only Python process: what it waits for, or computes."""
-    pythons = [process for process in run.by_id.values() if process.facts.python and process.main.stack.frames]
+    pythons = [process for process in run.by_id.values() if process.facts.python and process.main.frames]
     if len(pythons) != 1:
         return None
-    process, thread = pythons[0], run.last(pythons[0])
-    if thread.wait.frame is None or thread.wait.kind == waits.UNKNOWN:
+    process, thread = pythons[0], run.chain(pythons[0].main)[-1]
+    if thread.frame is None or thread.kind == waits.UNKNOWN:
         return None
-    if thread.wait.kind != waits.COMPUTES:
-        return Finding(thread.wait.kind, f"{process.name} {thread.does}", [thread])
+    if thread.kind != waits.COMPUTES:
+        return Finding("waits", f"{process.name} {thread.does}", [thread])
     if not process.stays:
-        return Finding("goes on", f"{process.name} goes on: {thread.wait.text}", outcome=CONTRADICTED)
-    why = f"{process.name} computes in {thread.wait.text}, in both looks: an endless loop, or slow work"
+        return Finding("goes on", f"{process.name} goes on: {thread.text}", outcome=CONTRADICTED)
+    why = f"{process.name} computes in {thread.text}, in both looks: an endless loop, or slow work"
     return Finding("computes", why, [thread])
 
 
@@ -324,16 +293,8 @@ def _mains(processes: Sequence[Process]) -> list[Thread]:
     return [process.main for process in processes]
 
 
-def _inside(process: Process) -> str:
-    return f" ({process.main.wait.text})" if process.main.wait.frame else ""
-
-
 RULES: tuple[Rule, ...] = (
-    _stopped,
-    _missing_rank,
-    _goes_on,
-    _rank_elsewhere,
-    _different_collectives,
-    _chain,
-    _single,
+    *(_stopped, _missing_rank, _goes_on),
+    *(_rank_elsewhere, _different_collectives),
+    *(_chain, _single),
 )

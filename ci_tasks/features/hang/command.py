@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from ci_tasks.records import Hang
 
 _MOST_REASONS = 6  # of what could not be had; --json has all
-_TRIGGERS = {
-    "stall": "when its log was silent",
-    "timeout": "before its timeout ended it",
-    "request": "on request, by `hang`",
-}
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ def of_ended(run: RunDir) -> tuple[Hang, str] | None:
     if not status.has_ended:
         return None
     if (facts := facts_of(run)) is not None:
-        return analyse_hang(facts), f"{_TRIGGERS[facts.reason]}; the run has ended since"
+        return analyse_hang(facts), f"at the last look ({facts.reason}); the run has ended since"
     silence = f"; its log was silent for at most {status.longest_silence:.0f} s" if status.longest_silence else ""
     reason = f"the run has ended, and no stacks were captured{silence}"
     return Hang(NOT_DETERMINED, "", reason), "nothing, the run has ended"

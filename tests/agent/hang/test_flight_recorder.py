@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.hang.collect import MAX_BYTES, UnsafePickle, newest_collective, recorded_collectives
-from ci_tasks.agent.hang.facts import RecordedCollective
+from ci_tasks.agent.hang.look import RecordedCollective
 
 
 def entry(number: int, state: str) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import os
 import signal
@@ -20,9 +19,9 @@ import pytest
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.agent.hang import inspector
-from ci_tasks.agent.hang.facts import HangFacts
 from ci_tasks.agent.hang.inspector import ask_ras, has_handler, inspect, processes_here
-from ci_tasks.agent.probe.payload.notes import OFF
+from ci_tasks.agent.hang.look import HangFacts
+from ci_tasks.agent.probe.payload import OFF
 
 NUMBER = signal.SIGRTMIN + 7
 # A file that looks like the probe's, for which the process has a handler, or claims one.
@@ -164,6 +163,6 @@ def test_a_job_without_nccl_is_told_in_plain_words_that_none_answers(
 ) -> None:
     monkeypatch.setattr(inspector, "ask_ras", functools.partial(ask_ras, port=1))
     monkeypatch.setattr(inspector, "inspect", functools.partial(inspect, between=0.0))
-    inspector.main(io.BytesIO(b"[]\n"))
+    inspector.main([])
     found = json.loads(capsys.readouterr().out)
     assert (found["could_not"], "ras" in found) == ([inspector.NO_NCCL], False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.probe.payload.notes import set_flight_recorder
+from ci_tasks.agent.probe.payload import set_flight_recorder
 from tests.agent.probe.interpreters import Interpreter, make_interpreter
 
 SIZE, OLD_SIZE = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
@@ -60,9 +60,9 @@ def printed(python: Interpreter, *words: str, **env: str) -> dict[str, str]:
 
 def test_only_a_process_that_imports_torch_has_it_on(tmp_path: Path) -> None:
     python = make_interpreter(tmp_path)
-    python.install(torch=TORCH)
+    python.install(torch="")
     assert printed(python, "-c", TORCH) == {}
-    seen = printed(python, "-c", "import torch", RANK="3")
+    seen = printed(python, "-c", f"import torch; {TORCH}", RANK="3")
     (process,) = (process for process in python.processes() if process.env.get("RANK") == "3")
     assert seen == {SIZE: "2000", PIPE: process.env[PIPE], DUMP: process.env[DUMP]}
     assert os.path.dirname(seen[PIPE]) == python.run.evidence

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ci_tasks.agent.hang import collect
-from ci_tasks.agent.hang.facts import HangFacts
+from ci_tasks.agent.hang.look import HangFacts
 from ci_tasks.agent.probe.evidence import payload, read_evidence
 from ci_tasks.agent.processes import children, send
 from tests.agent.conftest import wait_until
@@ -61,8 +61,8 @@ def look(runs: dict[str, PlantedRun], directory: Path) -> dict[str, HangFacts]:
     found = collect.look([sys.executable], all_pids)
     evidence = read_evidence(str(directory / "evidence"))
     probed = {(item.pid, item.start): item for item in (evidence.processes if evidence else ())}
-    processes = tuple(collect.completed({"": found}, probed, None))
-    found = replace(found, machine=os.uname().machine, processes=processes)
+    processes = tuple(collect.completed({"": found}, probed))
+    found = replace(found, processes=processes)
     return {case: _facts_of(case, found, set(own)) for case, own in pids.items()}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.hang.facts import DeadProcess, HangFacts, ProcessFacts, RecordedCollective, ThreadFacts
+from ci_tasks.agent.hang.look import HangFacts, ProcessFacts, RecordedCollective
 from ci_tasks.features.hang.analysis import CONTRADICTED, NOT_DETERMINED, SHOWN, analyse_hang, read_ras
 from ci_tasks.features.hang.command import hang_lines
 
@@ -25,7 +25,8 @@ def rank(number: int, *frames: tuple[str, str, int], cpu: float = 0.0, state: st
         state=state,
         env={"RANK": str(number), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)},
         python=True,
-        threads=(ThreadFacts(100 + number, state=state, still=True, cpu=cpu),),
+        main_cpu=cpu,
+        cpu=cpu,
         stacks=f"Current thread 0x1 (most recent call first):\n{lines}",
         same_stacks=True,
     )
@@ -51,7 +52,7 @@ LOOP = (("tokenize", "/job/loader.py", 12),)
 
 
 def facts(*processes: ProcessFacts, **more: object) -> HangFacts:
-    return replace(HangFacts(seconds_between=3.0, machine="x86_64", processes=processes), **more)  # type: ignore[arg-type]
+    return replace(HangFacts(processes=processes), **more)  # type: ignore[arg-type]
 
 
 def recorded(*numbers: int, operations: str = "all_reduce", group: str = "0") -> tuple[RecordedCollective, ...]:
@@ -70,9 +71,9 @@ RAS = "".join(
 # An interpreter that ends.
 ENDS = "Current thread 0x67 (most recent call first):"
 WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
-SLEEPS = ProcessFacts(9, 103, argv=("sleep", "9"), threads=(ThreadFacts(9, state="S"),))
-NVCC = ProcessFacts(9, 100, argv=("cc1plus",), threads=(ThreadFacts(9, state="R", cpu=3.0),))
-ALL = [rank(at, *gpu(61), cpu=3.0) for at in range(4)]
+SLEEPS = ProcessFacts(9, 103, argv=("sleep", "9"), state="S")
+NVCC = ProcessFacts(9, 100, argv=("cc1plus",), state="R", main_cpu=1.0, cpu=1.0)
+ALL = [rank(at, *gpu(61), cpu=1.0) for at in range(4)]
 
 
 LOADER = (
@@ -87,7 +88,7 @@ def worker(pid: int, *frames: tuple[str, str, int]) -> ProcessFacts:
     """A forked worker of rank 3: below its start are the frames that it was forked in."""
     start = ("_bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314)
     loop = ("_worker_loop", C10D.replace("distributed/distributed_c10d", "utils/data/_utils/worker"), 349)
-    return replace(rank(3, *frames, loop, start, *LOADER[1:]), pid=pid, ppid=103, threads=())
+    return replace(rank(3, *frames, loop, start, *LOADER[1:]), pid=pid, ppid=103)
 
 
 def states(*words: str) -> tuple[RecordedCollective, ...]:
@@ -96,7 +97,7 @@ def states(*words: str) -> tuple[RecordedCollective, ...]:
 
 def few(count: int) -> list[ProcessFacts]:
     """All ranks of a smaller job."""
-    return [rank(at, *gpu(61), cpu=3.0, size=count) for at in range(count)]
+    return [rank(at, *gpu(61), cpu=1.0, size=count) for at in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -115,15 +116,15 @@ def few(count: int) -> list[ProcessFacts]:
          "ranks 0-2 wait in all_reduce number 412 (synchronize at train.py:61"),
         # A barrier of threads has no number: that of the recorder is of the collective before it.
         (facts(*(rank(at, *BARRIER) for at in range(3)), rank(3, *QUEUE), collectives=recorded(412, 412, 412)),
-         "rank waits elsewhere", [3], "ranks 0-2 wait in barrier.wait at train.py:61"),
-        (facts(*ALL[:3], rank(3, *LOOP, cpu=2.9)), "straggler", [3], "rank 3 still computes: tokenize at loader.py:12"),
-        (facts(*ALL[:3], dead=(DeadProcess(9, {"RANK": "3"}, error="ValueError: x"),)), "dead rank", [3],
+         "rank waits elsewhere", [3], "ranks 0-2 wait in threading.wait at train.py:61"),
+        (facts(*ALL[:3], rank(3, *LOOP, cpu=0.9)), "straggler", [3], "rank 3 still computes: tokenize at loader.py:12"),
+        (facts(*ALL[:3], dead={"3": "ValueError: x"}), "dead rank", [3],
          "rank 3 is gone (rank 3: ValueError: x); ranks 0-2 wait in synchronize"),
         (facts(*ALL[:3], rank(3, *gpu(61), state="T")), "stopped", [3], "rank 3 is stopped"),
         (facts(*(rank(at, *collective("broadcast" if at == 1 else "all_reduce")) for at in range(4))),
          "collectives differ", [1], "broadcast"),
         (facts(*WAITS, rank(3, *CHILD), SLEEPS), "rank waits elsewhere", [3, None], "rank 3 waits in subprocess.wait"),
-        (facts(rank(0, *LOOP, cpu=3.0, size=1)), "computes", [0], "in both looks: an endless loop, or slow work"),
+        (facts(rank(0, *LOOP, cpu=1.0, size=1)), "computes", [0], "in both looks: an endless loop, or slow work"),
         # A kernel that does not end: by the collective that has not started, by the GPU that works, or of none shown.
         (facts(*few(2), collectives=states("scheduled", "started")), "kernel", [0],
          "the GPU of rank 0 still works before all_reduce number 6, which the others are in: a kernel that does not"),
@@ -136,7 +137,7 @@ def few(count: int) -> list[ProcessFacts]:
          "rank 3 waits for train.py (pid 7, below rank 3): __getitem__ at data.py:5"),
         # Claims that stacks alone do not carry.
         (facts(*ALL[:3], rank(3, *gpu(99))), "kernel", [], "a kernel that does not end, or slow work"),
-        (facts(*ALL[:3], replace(rank(3, cpu=2.1), stacks=ENDS)), "", [], "not determined"),
+        (facts(*ALL[:3], replace(rank(3, cpu=0.7), stacks=ENDS)), "", [], "not determined"),
         (facts(*(rank(at, *collective("recv" if at == 3 else "all_reduce")) for at in range(4))), "", [],
          "not determined"),
         (facts(), "", [], "no process was seen"),
@@ -159,18 +160,17 @@ MOVES: dict[str, Any] = {
     [
         # All wait for their GPUs, and use their processors for that.
         ([*ALL[:3], rank(3, *QUEUE)], SHOWN, "rank 3 waits in queue.get"),
-        ([*(replace(item, busy_since=1.0) for item in ALL[:3]), rank(3, *QUEUE)], SHOWN, "rank 3 waits in queue.get"),
         # One computes, and the others wait for it.
-        ([*WAITS, replace(rank(3, cpu=3.0), **MOVES)], CONTRADICTED, "the log is silent, but rank 3 goes on"),
-        ([*WAITS, rank(3, *LOOP, cpu=3.0)], NOT_DETERMINED,
+        ([*WAITS, replace(rank(3, cpu=1.0), **MOVES)], CONTRADICTED, "the log is silent, but rank 3 goes on"),
+        ([*WAITS, rank(3, *LOOP, cpu=1.0)], NOT_DETERMINED,
          "rank 3 computes (tokenize at loader.py:12): slow work, or an endless loop"),
-        # It sleeps now, and has computed in between.
-        ([*WAITS, replace(rank(3, *QUEUE), busy_since=0.13)], CONTRADICTED, "the log is silent, but rank 3 goes on"),
-        ([*WAITS, replace(rank(3, *QUEUE), busy_since=0.01)], SHOWN, "rank 3 waits in queue.get"),
+        # Another thread of it computes.
+        ([*WAITS, replace(rank(3, *QUEUE), cpu=0.13)], CONTRADICTED, "the log is silent, but rank 3 goes on"),
+        ([*WAITS, replace(rank(3, *QUEUE), cpu=0.01)], SHOWN, "rank 3 waits in queue.get"),
         # A child that is no Python, as a compiler.
-        ([rank(0, *QUEUE, size=1), NVCC], NOT_DETERMINED, "cc1plus (pid 9, below rank 0) computes: slow"),
+        ([rank(0, *QUEUE, size=1), NVCC], NOT_DETERMINED, "cc1plus (pid 9, below rank 0) computes (state R): slow"),
         # That a rank is gone, or stopped, shows a hang, whoever computes.
-        ([*ALL[:2], replace(rank(3, cpu=3.0), **MOVES)], SHOWN, "rank 2 is gone"),
+        ([*ALL[:2], replace(rank(3, cpu=1.0), **MOVES)], SHOWN, "rank 2 is gone"),
     ],
 )  # fmt: skip
 def test_whoever_computes_while_the_log_is_silent_has_not_stalled(
@@ -183,11 +183,7 @@ def test_whoever_computes_while_the_log_is_silent_has_not_stalled(
 
 def test_a_shell_whose_children_come_and_go_is_no_hang() -> None:
     """Only processes of both looks are seen: the child that the last shell waits for is another one by then."""
-    wait = "61 0xffffffff 0x7ffe 0x0 0x0 0x0 0x0"
-    shells = [
-        ProcessFacts(pid, pid - 1, argv=("bash",), state="S", threads=(ThreadFacts(pid, "S", "do_wait", wait),))
-        for pid in (8, 9)
-    ]
+    shells = [ProcessFacts(pid, pid - 1, argv=("bash",), state="S", wchan="do_wait") for pid in (8, 9)]
     hang = analyse_hang(facts(*shells))
     assert hang.outcome == NOT_DETERMINED, hang.reason
 

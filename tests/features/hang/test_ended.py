@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.hang.facts import HangFacts, ProcessFacts
+from ci_tasks.agent.hang.look import HangFacts, ProcessFacts
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.features.hang.command import hang_lines, of_ended
@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> RunDir:
 def test_what_was_seen_before_the_end_is_said_with_when(run: RunDir) -> None:
     write_record(run.hang, STOPPED)
     hang, note = of_ended(run) or pytest.fail("it has ended")
-    assert (hang.outcome, note) == ("shown", "before its timeout ended it; the run has ended since")
+    assert (hang.outcome, note) == ("shown", "at the last look (timeout); the run has ended since")
     lines = hang_lines(hang, "b.01", run.hang_stacks, note)
     assert lines[0] == "b.01: shown, stopped"
     assert lines[2] == f"  seen: {note}"

@@ -1,7 +1,12 @@
-"""What this process notes, and where: its file, PID-START-RANDOM.jsonl, has lines of JSON, the first of which says what
-the process is. Between them are the stacks of all threads, which faulthandler writes when the process gets the signal
-SIGRTMIN+7. Noted is what is imported, and from where: watched packages as their import begins, functions to call at its
-end, and overlays: packages of working trees that are imported instead of those that are installed.
+"""The probe: writes down what this Python process is, what it imports, and how it fails. ci-tasks puts it into the
+interpreters of a run as ci_tasks_probe.py, where a `.pth` file loads it; nothing here may change what the program does.
+At start-up it imports built-in modules only, since a program's own `types.py` must not meet another import order than
+without it. Python 3.8 to 3.14.
+
+The file of a process, PID-START-RANDOM.jsonl, has lines of JSON, the first of which says what the process is. Between
+them are the stacks of all threads, which faulthandler writes when the process gets the signal SIGRTMIN+7. Noted is what
+is imported, and from where; exceptions that nothing caught; what a suite's own hooks add. Overlays are packages of
+working trees that are imported instead of those that are installed.
 """
 
 import os
@@ -12,13 +17,23 @@ TYPE_CHECKING = False  # typing takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterator
 
+MODULE = "ci_tasks_probe"
 OFF = "CI_TASKS_NO_PROBE"  # set for processes that are the agent's own
 MAX_BYTES = 1 << 22  # of a process
 RESERVED = 1 << 15  # bytes that are left for the end of the process
 FOR_FAILURES = 1 << 19  # bytes that hooks leave for uncaught exceptions and the end
 MAX_TEXT = 4000
+_MAX_MODULES = 50  # from elsewhere, of a process
+_MAX_EXCEPTIONS = 20  # of a process, for each place where they are seen
+_MAX_FRAMES = 50  # of an exception, from both ends
+_MAX_LINKED = 16  # exceptions that one is caused by, or made of
 _SIGNAL = 7  # above SIGRTMIN
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+_INSTALLED = ("site-packages", "dist-packages")
+_METADATA = (".dist-info", ".egg-info")
+WATCHED = (
+    *("torch", "megatron.core", "megatron.bridge", "slime", "sglang", "vllm", "verl", "ray", "transformer_engine"),
+    *("flash_attn", "transformers", "numpy", "triton", "deepspeed", "jax", "nemo", "pytest", "unittest"),
+)
 _VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "PYTEST_XDIST_WORKER"),
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "CUDA_VISIBLE_DEVICES"),
@@ -43,15 +58,17 @@ class EvidenceFile:
         self.directory, self.path = os.path.realpath(directory), ""
         self.number = -1  # open for as long as the process lives, for faulthandler
         self.signal = self.left = 0  # bytes that are left
+        self.has_packages = False
         self.environ: "dict[str, str]" = {}
 
     def open(self, forked: bool = False) -> None:
         """Begin the file of this process, also after a fork."""
         self.left = 0
-        is_inherited, pid, parent = self.is_open(), os.getpid(), os.getppid()
+        is_inherited = os.path.realpath("/proc/self/fd/%d" % self.number) == self.path  # the job may have closed it
+        pid, parent = os.getpid(), os.getppid()
         start = _start_of(pid)
         self.path = os.path.join(self.directory, "%d-%d-%s.jsonl" % (pid, start, os.urandom(4).hex()))
-        file = os.open(self.path, _APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.fchmod(file, 0o644)  # the agent reads it, whatever the job's umask is
         if is_inherited:  # from the parent: faulthandler keeps its number
             os.dup2(file, self.number, False)
@@ -61,17 +78,12 @@ class EvidenceFile:
             self._register_signal()
         self.left = MAX_BYTES
         self.environ = _rank_variables()
-        words = read_bytes("/proc/self/cmdline", 1 << 14).split(b"\0")[:-1]
+        words = read_bytes("/proc/self/cmdline").split(b"\0")[:-1]
         values: "dict[str, Any]" = {"started_at": round(time.time(), 3), "pid": pid, "start": start, "forked": forked}
-        values.update({"ppid": parent, "parent_start": _start_of(parent), "env": self.environ})
-        values["argv"] = [word.decode("utf-8", "backslashreplace")[:1000] for word in words[:100]]
-        values.update({"executable": sys.executable, "python": "%d.%d.%d" % sys.version_info[:3]})
-        values.update({"namespace": os.readlink("/proc/self/ns/pid"), "signal": self.signal, "descriptor": self.number})
-        self.write("start", values)
-
-    def is_open(self) -> bool:
-        """Whether the number is still that of our file, which the job may have closed."""
-        return os.path.realpath("/proc/self/fd/%d" % self.number) == self.path
+        values.update(ppid=parent, parent_start=_start_of(parent), namespace=os.readlink("/proc/self/ns/pid"))
+        values.update(argv=[word.decode("utf-8", "backslashreplace")[:1000] for word in words[:100]], env=self.environ)
+        values.update(executable=sys.executable, python="%d.%d.%d" % sys.version_info[:3])
+        self.write("start", dict(values, signal=self.signal, descriptor=self.number))
 
     def write(self, event: str, values: "dict[str, Any]", reserved: int = RESERVED) -> bool:
         """Append a line with fields of ProcessEvidence, unless fewer than `reserved` bytes were left. Returns whether
@@ -81,10 +93,8 @@ class EvidenceFile:
         if len(line) > self.left - reserved:
             return False
         self.left -= len(line)
-        file = self.number if self.is_open() else os.open(self.path, _APPEND)
-        os.write(file, line)
-        if file != self.number:
-            os.close(file)
+        with open(self.path, "ab", buffering=0) as file:  # not by its number: the job may have closed that
+            file.write(line)
         return True
 
     def note_environ(self) -> None:
@@ -93,6 +103,17 @@ class EvidenceFile:
         if now != self.environ:
             self.environ = now
             self.write("environ", {"env": now})
+
+    def note_packages(self) -> None:
+        """What is installed for this interpreter, in a file that processes with the same packages share."""
+        if not self.has_packages:
+            self.has_packages = True
+            found = (each for directory in reversed(sys.path) for each in _distributions(directory))
+            text = json_text({name: version for _, name, version in found}).encode("ascii")  # the path's first counts
+            key = "packages-" + __import__("_imp").source_hash(0, text).hex()
+            if not os.path.exists(os.path.join(self.directory, key)):
+                write_whole(os.path.join(self.directory, key), text)
+            self.write("packages", {"packages": key})
 
     def _register_signal(self) -> None:
         """Let the signal write the stacks, unless the program has a handler."""
@@ -111,15 +132,13 @@ def _rank_variables() -> "dict[str, str]":
 
 def _start_of(pid: int) -> int:
     """When a process started, in the kernel's ticks: with the pid it is unique. 0 where that is not known."""
-    try:
-        return int(read_bytes("/proc/%d/stat" % pid, 4096).rpartition(b")")[2].split()[19])
-    except (OSError, IndexError):
-        return 0
+    fields = _content("/proc/%d/stat" % pid).rpartition(b")")[2].split()
+    return int(fields[19]) if len(fields) > 19 else 0
 
 
-def read_bytes(path: str, most: int = 1 << 20) -> bytes:
+def read_bytes(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:
-        return file.read(most)
+        return file.read(1 << 20)
 
 
 def write_whole(path: str, content: bytes) -> None:
@@ -146,18 +165,12 @@ def json_text(value: "Any") -> str:
     return '"%s"' % "".join(chr(unit) if 31 < unit < 127 and unit not in b'"\\' else "\\u%04x" % unit for unit in units)
 
 
-PACKAGES = "packages-"
-_MAX_MODULES = 50  # from elsewhere, of a process
-_INSTALLED = ("site-packages", "dist-packages")
-_METADATA = (".dist-info", ".egg-info")
-
-
 # -- where a module comes from: no import, no search -------------------------------------------------------------------
 
 
-def module_facts(name: str, spec: "Any" = None) -> "dict[str, Any]":
+def module_facts(name: str) -> "dict[str, Any]":
     """The fields of ImportedModule."""
-    origin = top = _origin(spec or _attributes(name).get("__spec__"))
+    origin = top = _origin(_attributes(name).get("__spec__"))
     for _ in range(name.count(".") + 1 + os.path.basename(top).startswith("__init__.")):
         top = os.path.dirname(top)
     installed = (each for each in _distributions(top) if each[1].replace("-", "_").lower() == name.replace(".", "_"))
@@ -186,19 +199,13 @@ def _attributes(name: str) -> "dict[str, Any]":
 
 def _distributions(directory: str) -> "list[tuple[str, str, str]]":
     """(metadata, name, version) of each in a directory, as the name of its metadata says."""
-    try:
-        entries = sorted(entry for entry in os.listdir(directory or ".") if entry.endswith(_METADATA))
-    except (OSError, TypeError, ValueError):
-        return []
+    entries = sorted(entry for entry in quiet(os.listdir)(directory or ".") or () if entry.endswith(_METADATA))
     words = ((entry, (entry.rpartition(".")[0] + "-").split("-")) for entry in entries)
     return [(entry, name, version) for entry, (name, version, *_) in words]
 
 
 def _content(*path: str) -> bytes:
-    try:
-        return read_bytes(os.path.join(*path))
-    except OSError:
-        return b""
+    return quiet(read_bytes)(os.path.join(*path)) or b""
 
 
 def _commit(directory: str) -> str:
@@ -236,13 +243,11 @@ def loaded_modules(watched: "tuple[str, ...]", overlays: "Overlays | None") -> "
 
 
 class ImportNotes:
-    """The first finder of `sys.meta_path`, which finds nothing itself."""
+    """The first finder of `sys.meta_path`, which finds nothing itself: it calls functions with what was imported."""
 
-    def __init__(self, file: EvidenceFile, watched: "tuple[str, ...]") -> None:
-        self.file, self.watched = file, watched
+    def __init__(self) -> None:
         self.functions: "dict[str, list[Callable[[Any], None]]]" = {}
         self.spec_class = _announcing_spec(self)
-        self.has_packages = False
 
     def when_imported(self, name: str, function: "Callable[[Any], None]") -> None:
         """Call it with the module, now or later."""
@@ -252,40 +257,19 @@ class ImportNotes:
 
     @quiet
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        if target is not None or not (name in self.watched or name in self.functions):
-            return None
-        spec = next(_specs(name, path, self), None)
+        spec = next(_specs(name, path, self), None) if target is None and name in self.functions else None
         if type(spec) is type(sys.__spec__):
             spec.__class__ = self.spec_class
         return spec
-
-    @quiet
-    def begin(self, spec: "Any") -> None:
-        if spec.name == "torch":
-            set_flight_recorder(self.file.directory, self.file.path)
-        if spec.name in self.watched:
-            self.file.write("import", {"imports": [module_facts(spec.name, spec)]})
-            self.note_packages()
 
     def end(self, name: str) -> None:
         for function in self.functions.pop(name, ()) if name in sys.modules else ():  # else its code failed
             quiet(function)(sys.modules[name])
 
-    def note_packages(self) -> None:
-        """What is installed for this interpreter, in a file that processes with the same packages share."""
-        if not self.has_packages:
-            self.has_packages = True
-            found = (each for directory in reversed(sys.path) for each in _distributions(directory))
-            text = json_text({name: version for _, name, version in found}).encode("ascii")  # the path's first counts
-            key = PACKAGES + __import__("_imp").source_hash(0, text).hex()
-            if not os.path.exists(os.path.join(self.file.directory, key)):
-                write_whole(os.path.join(self.file.directory, key), text)
-            self.file.write("packages", {"packages": key})
-
 
 def _announcing_spec(imports: ImportNotes) -> "Any":
-    """A class of specs that tell when their import begins and ends. importlib sets `_initializing` around a module's
-    code; a loader of ours would be a frame in the traceback of each exception that comes out of an import."""
+    """A class of specs that tell when their import ends. importlib sets `_initializing` around a module's code; a
+    loader of ours would be a frame in the traceback of each exception that comes out of an import."""
     plain: "Any" = type(sys.__spec__)
 
     class ModuleSpec(plain):  # type: ignore[misc, unused-ignore]
@@ -296,9 +280,7 @@ def _announcing_spec(imports: ImportNotes) -> "Any":
         @_initializing.setter
         def _initializing(self, value: bool) -> None:
             self.__dict__["_initializing"] = value
-            if value:
-                imports.begin(self)
-            else:
+            if not value:
                 self.__class__ = plain
                 imports.end(self.name)
 
@@ -383,3 +365,219 @@ class Overlays:
         stem = beside if file == "__init__.py" else os.path.join(beside, file.partition(".")[0])
         is_part = owner and stem.endswith(os.sep + name.replace(".", os.sep))
         return bool(is_part and not origin.startswith(os.path.join(self.modules[owner], "")))
+
+
+# -- exceptions that nothing caught ------------------------------------------------------------------------------------
+
+
+class ExceptionNotes:
+    def __init__(self, file: EvidenceFile) -> None:
+        self.file = file
+        self.counts: "dict[str, int]" = {}
+
+    def note(self, value: "Any", where: str, name: str = "") -> None:
+        """`name` is that of a thread."""
+        try:
+            self.counts[where] = self.counts.get(where, 0) + 1
+            if value is None or self.counts[where] > _MAX_EXCEPTIONS:
+                return
+            noted = {"t": round(time.time(), 3), "where": where, "name": name[:200]}
+            noted["chain"] = [_described(each) for each in _linked(value)]
+            self.file.write("exception", {"exceptions": [noted]})
+        except BaseException:  # the exception's own methods may do anything
+            pass
+
+
+def _linked(value: "Any") -> "list[Any]":
+    """The exception, those that it was caused by, and the members of groups."""
+    found: "list[Any]" = []
+    todo = [value]
+    while todo and len(found) < _MAX_LINKED:
+        current = todo.pop(0)
+        if current is None or any(current is each for each in found):
+            continue
+        found.append(current)
+        todo.append(current.__context__ if not current.__suppress_context__ else current.__cause__)
+        if any(base.__name__ == "BaseExceptionGroup" for base in type(current).__mro__):
+            todo += current.exceptions
+    return found
+
+
+def _described(value: "Any") -> "dict[str, Any]":
+    """The fields of LinkedException. The outermost frame is the first."""
+    frames: "list[dict[str, Any]]" = []
+    trace = value.__traceback__
+    while trace is not None and len(frames) < 10000:
+        code = trace.tb_frame.f_code
+        place = {"file": code.co_filename[:1000], "line": trace.tb_lineno or 0, "function": code.co_name[:200]}
+        frames.append(place)
+        trace = trace.tb_next
+    frames = frames if len(frames) <= _MAX_FRAMES else frames[:10] + frames[10 - _MAX_FRAMES :]
+    kind = type(value)
+    return {"type": "%s.%s" % (kind.__module__, kind.__qualname__), "message": message_of(value), "frames": frames}
+
+
+def message_of(value: "Any") -> str:
+    try:
+        text = str(value)
+    except BaseException:
+        return "<its text cannot be read>"
+    # Of a long one both ends: of Ray's the last line is the worker's own.
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT // 2] + "\n...\n" + text[-MAX_TEXT // 2 :]
+
+
+def hook_exceptions(notes: ExceptionNotes) -> None:
+    """Also `sys.__excepthook__`, and the function that `threading` will take as its default: a library that asks
+    whether the hook has been changed gets the same answer as without the probe."""
+    import _thread
+
+    thread: "Any" = _thread
+    before, before_thread = sys.excepthook, thread._excepthook
+
+    def excepthook(kind: "Any", value: "Any", trace: "Any") -> None:
+        notes.note(value, "main")
+        before(kind, value, trace)
+
+    def thread_excepthook(args: "Any") -> None:
+        notes.note(args.exc_value, "thread", name=str(getattr(args.thread, "name", "")))
+        before_thread(args)
+
+    if sys.excepthook is sys.__excepthook__:
+        sys.__excepthook__ = excepthook
+    sys.excepthook, thread._excepthook = excepthook, thread_excepthook
+
+
+def hook_workers(notes: ExceptionNotes, imports: ImportNotes, end: "Callable[[str], None]") -> None:
+    """Processes of multiprocessing print their exception themselves and leave by `os._exit`: `end` is called then."""
+
+    def hook_processes(module: "Any") -> None:
+        bootstrap = module.BaseProcess._bootstrap
+
+        def _bootstrap(self: "Any", *args: "Any", **options: "Any") -> "Any":
+            try:
+                imports.when_imported("traceback", hook_traceback)
+                return bootstrap(self, *args, **options)
+            finally:
+                end("worker")
+
+        module.BaseProcess._bootstrap = _bootstrap
+
+    def hook_traceback(module: "Any") -> None:
+        print_exc = module.print_exc
+
+        def noting_print_exc(*args: "Any", **options: "Any") -> None:
+            if sys._getframe(1).f_code.co_name == "_bootstrap":
+                notes.note(sys.exc_info()[1], "worker")
+            print_exc(*args, **options)
+
+        module.print_exc = noting_print_exc
+
+    imports.when_imported("multiprocessing.process", hook_processes)
+
+
+# -- the probe ---------------------------------------------------------------------------------------------------------
+
+
+_file: "EvidenceFile | None" = None
+
+
+@quiet
+def begin(directory: str, packages: "tuple[str, ...]", hooks: "dict[str, str]", overlays: "dict[str, str]") -> None:
+    """Start to write into `directory`, once in a process. `packages` are watched too; `hooks` are those of a suite by
+    module, `overlays` directories by package."""
+    global _file
+    if _file is not None or OFF in os.environ or not os.path.isdir(directory):
+        return
+    finder = Overlays(overlays) if overlays else None
+    sys.meta_path[:0] = [finder] if finder is not None else []
+    file = EvidenceFile(directory)
+    file.open()
+    _file = file
+    watched, imports, exceptions = WATCHED + packages, ImportNotes(), ExceptionNotes(file)
+
+    @quiet
+    def after_fork() -> None:
+        """In the child: other threads are gone, so nothing here takes a lock or imports."""
+        file.open(forked=True)
+
+    @quiet
+    def end(how: str) -> None:
+        file.note_packages()
+        file.write("end", {"end": how, "imports": loaded_modules(watched, finder)}, reserved=0)
+        file.left = 0  # once
+
+    def note_import(name: str) -> None:
+        file.write("import", {"imports": [module_facts(name)]})
+        file.note_packages()
+
+    import atexit
+
+    atexit.register(end, "exit")
+    os.register_at_fork(after_in_child=after_fork)
+    sys.meta_path.insert(0, imports)
+    imports.when_imported("torch", lambda _: set_flight_recorder(file.directory, file.path))
+    for name in watched:
+        imports.when_imported(name, lambda _, name=name: note_import(name))  # type: ignore[misc]
+    hook_exceptions(exceptions)
+    hook_workers(exceptions, imports, end)
+    for module, hook in hooks.items():
+        imports.when_imported(module, SuiteHook(hook, file).after_import)
+
+
+class SuiteHook:
+    """A module beside this one with a function `after_import(module, emit)`. `emit("kind", name=value)` notes a line; a
+    value that is a function is called for it. What fails in either does not reach the program: it is noted."""
+
+    def __init__(self, name: str, file: EvidenceFile) -> None:
+        self.name, self.file = name, file
+
+    def after_import(self, module: "Any") -> None:
+        try:
+            name = "%s_%s" % (MODULE, self.name)
+            hook: "Any" = sys.modules.get(name)
+            if hook is None:  # its file lies beside this one, which is not always on the path
+                hook = sys.modules[name] = type(sys)(name)
+                hook.__file__ = os.path.join(os.path.dirname(__file__), name + ".py")
+                exec(compile(read_bytes(hook.__file__), hook.__file__, "exec"), hook.__dict__)
+            hook.after_import(module, self.emit)
+        except (Exception, SystemExit) as error:
+            self.note_failure(error)
+
+    def emit(self, kind: str, **fields: "Any") -> None:
+        try:
+            text = json_text({name: value() if callable(value) else value for name, value in fields.items()})
+            if not self.note(FOR_FAILURES, kind=kind, fields=text):
+                raise ValueError("no room for %s: %d bytes" % (kind, len(text)))
+        except (Exception, SystemExit) as error:
+            self.note_failure(error)
+
+    def note_failure(self, error: BaseException) -> None:
+        self.note(0, failure="hook failed: %s: %s" % (type(error).__name__, message_of(error)[:500]))
+
+    @quiet
+    def note(self, reserved: int, **values: str) -> bool:
+        event = dict(values, t=round(time.time(), 3), hook=self.name)
+        return self.file.write("hook", {"hook_events": [event]}, reserved)
+
+
+def spread(source: str, roots: "tuple[str, ...]") -> None:
+    """Copy the probe from `source` beside the packages of this interpreter, if they vanish with the run: below `roots`,
+    its own directories, or in a container, which has none, where nothing is mounted. From then on the interpreter has
+    it whatever its PYTHONPATH is."""
+    names = sorted(name for name in os.listdir(source) if name.startswith(MODULE))
+    names.sort(key=lambda name: name.endswith(".pth"))  # with it they are whole
+    for place in sys.modules["site"].getsitepackages():
+        if place in sys.path and vanishes(os.path.realpath(place), roots):
+            last = os.path.join(place, names[-1])
+            if not os.path.exists(last) or read_bytes(last) != read_bytes(os.path.join(source, names[-1])):
+                for name in names:
+                    write_whole(os.path.join(place, name), read_bytes(os.path.join(source, name)))
+            return
+
+
+def vanishes(place: str, roots: "tuple[str, ...]") -> bool:
+    if roots:
+        return place.startswith(roots)
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        targets = [os.fsdecode(line.split(b" ")[4]).replace("\\040", " ") for line in mounts]
+    return not any((place + "/").startswith(target + "/") for target in targets if target != "/")
