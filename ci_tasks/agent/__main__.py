@@ -1,6 +1,6 @@
-"""`python agent.pyz start RUN_DIR`, `… cancel …`, `… shell …`, `… batch …` as a batch job,
-`… docker RUN_DIR -- WORDS` of `bin/docker`, and what run.sh asks for around install steps: `… venv RUN_DIR DIR`,
-`… store-packages RUN_DIR DIR`, `… row-venv DIR BELOW`. Run directories are made and started here for others, too."""
+"""`python agent.pyz shell RUN_DIR`, `… batch …` as a batch job, `… docker RUN_DIR -- WORDS` of `bin/docker`, and what
+run.sh asks for around install steps: `… venv RUN_DIR DIR`, `… store-packages RUN_DIR DIR`, `… row-venv DIR BELOW`. And
+how a run directory is made, and its agent started."""
 
 from __future__ import annotations
 
@@ -29,10 +29,6 @@ exec {python} -I -S "$here/agent.pyz" docker "$(dirname -- "$here")" -- "$@"
 
 def main(argv: List[str]) -> int:
     command, run_dir = (*argv, "", "")[:2]
-    if command == "start" and run_dir:
-        return _report(begin(run_dir, {}))
-    if command == "cancel" and run_dir:
-        return cancel(run_dir)
     if command == "batch" and run_dir:
         from .slurm.batch import batch
 
@@ -54,7 +50,7 @@ def main(argv: List[str]) -> int:
         from . import environments
 
         return environments.main(*argv)
-    _report("usage: {start,cancel,shell,batch} RUN_DIR | docker RUN_DIR -- ARGUMENTS; got %r" % (argv,))
+    print("ci-tasks agent: unknown command: %r" % argv, file=sys.stderr)
     return 2
 
 
@@ -79,11 +75,9 @@ def create(run: RunDir, plan: Plan, agent: bytes) -> None:
 
 
 def begin(run_dir: str, secrets: Mapping[str, str]) -> str:
-    """Start the run in a daemon process, with `secrets` on top of our environment. Returns, as soon as it has a status,
-    why it did not start, or ""."""
+    """Start the run in a process of its own, with `secrets` on top of our environment. Returns, as soon as it has a
+    status, why it did not start, or ""."""
     paths = RunDir(run_dir)
-    if os.path.lexists(paths.status):
-        return "%s has run before (it has a status.json); plan a new run" % paths.path
     signal.pthread_sigmask(signal.SIG_BLOCK, processes.BLOCKED_AT_START)
     read, write = os.pipe()
     if os.fork() == 0:
@@ -95,17 +89,6 @@ def begin(run_dir: str, secrets: Mapping[str, str]) -> str:
             return "not started within %g s; is a file system hanging?" % _START_SECONDS
         message = os.fsdecode(report.read(4096))
     return message if message or os.path.exists(paths.status) else "the agent died"
-
-
-def cancel(run_dir: str) -> int:
-    """Cancel the run, also if its agent has died."""
-    from . import cleanup as cancel_run
-
-    try:
-        cancel_run.cancel(run_dir)
-    except cancel_run.CancelError as problem:
-        return _report(str(problem))
-    return 0
 
 
 def _become_agent(run_dir: str, write: int) -> None:
@@ -135,13 +118,6 @@ def detach(stdin: Optional[int] = None, stdout: Optional[int] = None, keep: int 
         if descriptor > 2 and descriptor != keep:
             with suppress(OSError):  # the listing itself
                 os.close(descriptor)
-
-
-def _report(problem: str) -> int:
-    """The exit code, for a problem or "" for none."""
-    if problem:
-        print("ci-tasks agent: " + problem.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
-    return 1 if problem else 0
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from ci_tasks.agent import processes as process
 from ci_tasks.agent.containers.docker_argv import ENGINES
 from ci_tasks.agent.records import Event, Status, read_events
 from tests.agent.fake_docker import FAKE, Fake
+from tests.parts.processes import agent_words
 
 SOON = 20.0  # seconds, for what takes milliseconds on a machine that is not busy
 
@@ -52,19 +53,22 @@ class Run:
         (self.path / "run.sh").write_text(script)
         (self.path / "plan.json").write_text(json.dumps(self.plan))
 
-    def call(self, *args: str, **environ: str) -> subprocess.CompletedProcess[bytes]:
-        """`agent.pyz WORDS`, with exactly this environment beside PATH and HOME."""
+    def words(self, verb: str) -> list[str]:
+        return agent_words(self.python, self.paths.agent, verb, str(self.path))
+
+    def call(self, verb: str, **environ: str) -> subprocess.CompletedProcess[bytes]:
+        """With exactly this environment beside PATH and HOME."""
         env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **environ}
-        return subprocess.run([self.python, self.paths.agent, *args], env=env, capture_output=True, timeout=60)
+        return subprocess.run(self.words(verb), env=env, capture_output=True, timeout=60)
 
     def start(self, script: str, **environ: str) -> Run:
         self.write(script)
-        done = self.call("start", str(self.path), **environ)
+        done = self.call("start", **environ)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
         return self
 
     def cancel(self) -> None:
-        done = self.call("cancel", str(self.path))
+        done = self.call("cancel")
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
     def status(self) -> Status:

@@ -38,7 +38,7 @@ def test_the_run_goes_on_when_its_client_is_killed_right_after_the_start(run: Ru
     """The client's whole session dies, as with a dropped link."""
     run.write('until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.02; done; echo survived')
     client = subprocess.Popen(
-        ["bash", "-c", '"$0" "$@"; sleep 300', run.python, run.paths.agent, "start", str(run.path)],
+        ["bash", "-c", '"$0" "$@"; sleep 300', *run.words("start")],
         start_new_session=True,
     )
     until(lambda: run.status().state == run_directory.STATE_RUNNING)
@@ -54,21 +54,13 @@ def test_the_agent_holds_nothing_of_its_caller(run: Run, until: Until, tmp_path:
     """No pipe that its caller waits for, no lock, no directory."""
     held = tmp_path / "held"
     run.write("sleep 300")
-    command = ["bash", "-c", 'exec 7> "$0"; exec "$@"', str(held), run.python, run.paths.agent, "start", str(run.path)]
+    command = ["bash", "-c", 'exec 7> "$0"; exec "$@"', str(held), *run.words("start")]
     done = subprocess.run(command, capture_output=True, timeout=30, cwd=tmp_path)
     assert done.returncode == 0
     status = run.status()
     files = {os.readlink(entry) for entry in Path(f"/proc/{status.pid}/fd").iterdir()}
     assert str(held) not in files
     assert os.readlink(f"/proc/{status.pid}/cwd") == str(run.path)
-
-
-def test_a_directory_is_run_once(run: Run) -> None:
-    run.start("echo once").ended()
-    again = run.call("start", str(run.path))
-    assert again.returncode == 1
-    assert b"has run before" in again.stderr
-    assert run.log() == b"once\n"
 
 
 def _no_plan(run: Run) -> None:
@@ -99,7 +91,7 @@ BEFORE = [
 def test_what_cannot_begin_says_why_and_leaves_no_job(run: Run, spoil: Callable[[Run], None], message: bytes) -> None:
     run.write('touch "$CI_TASKS_RUN_DIR/ran"')
     spoil(run)
-    done = run.call("start", str(run.path))
+    done = run.call("start")
     assert done.returncode == 1
     assert message in done.stderr
     assert done.stderr.count(b"\n") == 1

@@ -21,6 +21,7 @@ from ci_tasks.agent.records import Event, Plan, Status, read_events
 from tests import fixtures as support
 from tests.parts import dockerd
 from tests.parts.engine import Engine
+from tests.parts.processes import agent_words
 
 PYTHON = "/usr/bin/python3"  # one that another user may run too
 
@@ -92,7 +93,7 @@ class Box:
         Path(self.run.agent).write_bytes(out.getvalue())
 
     def call(self, word: str) -> None:
-        words = [*self.as_user, PYTHON, "-I", self.run.agent, word, self.run.path]
+        words = [*self.as_user, *agent_words(PYTHON, self.run.agent, word, self.run.path)]
         environ = {"PATH": os.environ["PATH"], "HOME": str(self.home), "S3_KEY": "correct-horse"}
         done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")

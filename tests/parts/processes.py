@@ -37,3 +37,10 @@ def command_lines(pids: list[int]) -> list[str]:
 def files_named(name: str, top: Path) -> list[Path]:
     """Those below `top`, whatever else is removed meanwhile; `Path.glob` raises then."""
     return [Path(above, name) for above, _, files in os.walk(top) if name in files]
+
+
+def agent_words(python: str, agent: str, verb: str, run_dir: str) -> list[str]:
+    """A command that starts or cancels a run by the agent in its directory, as a host's server does."""
+    start = "from agent.__main__ import begin; sys.exit(begin(sys.argv[2], {}) or 0)"
+    code = {"start": start, "cancel": "from agent.cleanup import cancel; cancel(sys.argv[2])"}[verb]
+    return [python, "-I", "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {code}", agent, run_dir]
