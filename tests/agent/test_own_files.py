@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.agent.serving import serve
 from ci_tasks.agent.serving.protocol import Request
+from ci_tasks.agent.serving.requests import Session
 from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.load import load_record
 
@@ -61,6 +63,11 @@ def test_a_job_does_not_change_how_its_run_ended(run: Run, until: Until, forge: 
     assert deviation.here == f"changed: {name}"
 
 
+def followed(run_dir: Path, sent: list[bytes]) -> serve.RunFollower:
+    server: Any = SimpleNamespace(send=sent.append, session=Session(str(run_dir), b"", "", 0))
+    return serve.RunFollower(server, 1, Request("follow", str(run_dir)))
+
+
 def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Until) -> None:
     """The agent is held still, so that it cannot write its status meanwhile."""
     run.start(
@@ -74,7 +81,7 @@ def test_a_forged_end_is_not_believed_while_the_agent_lives(run: Run, until: Unt
     until(lambda: run.has("forged"))
     assert run.status().has_ended
     sent = list[bytes]()
-    watched = serve.RunFollower(1, Request("follow", str(run.path)), sent.append, serve.LinkSpeed())
+    watched = followed(run.path, sent)
     watched.poll()
     assert not sent and not watched.is_over
     assert not has_ended(run)
@@ -90,7 +97,7 @@ def test_what_a_link_in_the_place_of_a_run_directory_leads_to_is_no_run(tmp_path
     (tmp_path / "status.json").write_text("its own")
     (tmp_path / "link").symlink_to(tmp_path)
     sent = list[bytes]()
-    watched = serve.RunFollower(1, Request("follow", str(tmp_path / "link")), sent.append, serve.LinkSpeed())
+    watched = followed(tmp_path / "link", sent)
     watched.poll()
     assert watched.is_over and b"missing" in bytes(sent[-1])
     liveness.conclude(RunDir(str(tmp_path / "link")))

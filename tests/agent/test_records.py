@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.containers.docker_argv import ContainerRules
+from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.records import (
     Checkout,
     Deviation,
@@ -70,3 +72,18 @@ def test_an_event_is_one_line_whatever_its_names_hold() -> None:
     event = Event(1.0, "step", name="a\nb\u2028c\x85d\udcff")
     assert event.line().count("\n") == 1 and event.line().isascii()
     assert read_events(event.line() + '{"t": 1e99, "event": "step"}\n{"t"\n' + event.line()) == [event, event]
+
+
+def test_every_path_lies_in_the_run_directory(tmp_path: Path) -> None:
+    paths = vars(RunDir(str(tmp_path)))
+    assert len(set(paths.values())) == len(paths)
+    assert all(value == str(tmp_path) or value.startswith(f"{tmp_path}/") for value in paths.values())
+
+
+def test_a_write_that_fails_leaves_the_old_text_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "x.json")
+    replace_file(path, b"old")
+    with pytest.raises(TypeError):
+        replace_file(path, "no bytes")  # type: ignore[arg-type]
+    assert Path(path).read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["x.json"]

@@ -10,7 +10,7 @@ import traceback
 import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Iterable, Iterator, List, Mapping, Sequence, Tuple
+from typing import Iterable, Iterator, List, Mapping, Tuple
 
 from .. import cleanup as cancel_run
 from .. import liveness, run_directory
@@ -176,28 +176,27 @@ class Session:
             os.write(1, protocol.frame(kind, payload))
 
     def collect(self, request: Request) -> None:
-        path, values = self.run_dir(request.dir), request.secrets
+        run, why = RunDir(self.run_dir(request.dir)), ""
         try:
-            missing = ", ".join(name for name in self._unmasked(path, values) if name not in values)
-            why = "the agent died before it could mask %s, which is not set here" % missing if missing else ""
+            self._mask(run, request.secrets)
         except (OSError, ValueError) as error:
             why = "secrets could not be masked: %s" % error
-        self._send_files(bundle.pack(path, why_nothing=why))
+        self._send_files(bundle.pack(run.path, why_nothing=why))
 
-    def _unmasked(self, path: str, values: Mapping[str, str]) -> Sequence[str]:
-        """Mask secrets if the run's agent did not, and all of their values are known. Returns the names of those that
-        were to be masked."""
-        run = RunDir(path)
+    def _mask(self, run: RunDir, values: Mapping[str, str]) -> None:
+        """Mask secrets if the run's agent did not. Raises ValueError, OSError."""
         status = run_directory.read_status_if_readable(run)
         if status.has_ended:
             collect_left_evidence(run, list(values.values()))
         if status.masked:
-            return ()
+            return
         names = status.secrets if status.exists else run_directory.read_plan(run).secrets
-        if names and all(name in values for name in names):
-            with self.locked_run(path):
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise ValueError("its agent died before it did so, and %s is not set here" % ", ".join(missing))
+        if names:
+            with self.locked_run(run.path):
                 shutil.rmtree(mask_run(run, [values[name] for name in names]) or os.devnull, ignore_errors=True)
-        return names
 
     def clear(self, request: Request) -> Answer:
         run = self.run_dir(request.dir)

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Deque, Dict, List, Optional, Tuple
 
@@ -65,21 +66,12 @@ class LinkSpeed:
 
 class RunFollower:
     """A run as one client has it: its log from an offset, each new status, its end. `join` is of a Slurm job: such a
-    run is on another machine, over a shared file system. `is_starting` tells of a run without a status whether another
-    connection starts it just now."""
+    run is on another machine, over a shared file system."""
 
-    def __init__(
-        self,
-        number: int,
-        request: Request,
-        send: Callable[[bytes], None],
-        link: LinkSpeed,
-        join: Optional[Join] = None,
-        is_starting: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, server: Server, number: int, request: Request, join: Optional[Join] = None) -> None:
         self.is_over = False
-        self._number, self._run, self._offset = number, RunDir(request.dir), request.offset
-        self._send, self._link, self._join, self._is_starting = send, link, join, is_starting
+        self._server, self._number, self._join = server, number, join
+        self._run, self._offset = RunDir(request.dir), request.offset
         self._client = liveness.client_lock(request.dir)
         self._log: Optional[BinaryIO] = None
         self._last = Status()  # the one that was sent
@@ -104,7 +96,7 @@ class RunFollower:
         self._close_log()
 
     def _say(self, update: RunUpdate) -> None:
-        self._send(protocol.message(protocol.UPDATE, self._number, update))
+        self._server.send(protocol.message(protocol.UPDATE, self._number, update))
 
     def _close_log(self) -> None:
         if self._log is not None:
@@ -118,10 +110,10 @@ class RunFollower:
             except OSError:
                 return False
         chunk = os.pread(self._log.fileno(), protocol.MAX_UNPACKED, self._offset)
-        if len(chunk) >= _PACKED_FROM and self._link.is_slow:
-            self._send(protocol.packed(chunk, self._number, self._offset))
+        if len(chunk) >= _PACKED_FROM and self._server.link.is_slow:
+            self._server.send(protocol.packed(chunk, self._number, self._offset))
         elif chunk:
-            self._send(protocol.frame(protocol.DATA, chunk, self._number, self._offset))
+            self._server.send(protocol.frame(protocol.DATA, chunk, self._number, self._offset))
         elif self._join and time.monotonic() - self._opened > _ALIVE_POLL_SECONDS:
             self._close_log()  # a file that another machine writes may grow unseen until it is opened again
         self._offset += len(chunk)
@@ -129,8 +121,9 @@ class RunFollower:
 
     def _poll_status(self) -> Optional[RunUpdate]:
         """Send a new status. Returns the last update if the run is over."""
-        now = time.monotonic()
-        mtime = 0 if self._join else _mtime(self._run.status)
+        now, mtime = time.monotonic(), 0
+        with suppress(OSError):
+            mtime = 0 if self._join else os.stat(self._run.status).st_mtime_ns
         # Two writes may share one mtime: it only hints that there is something to read.
         if mtime == self._mtime and now < self._next_look:
             return None
@@ -154,7 +147,8 @@ class RunFollower:
         # Before the status is read: an agent writes the end, and then it ends itself. One that lives writes a status
         # again that its job took away.
         has_agent = liveness.is_held(self._run.path)
-        is_there = has_agent or os.path.lexists(self._run.status) or self._is_starting()
+        # Another connection may start it just now.
+        is_there = has_agent or os.path.lexists(self._run.status) or self._server.session.is_starting(self._run.path)
         if not is_there or os.path.islink(self._run.path):
             raise BadRequest("missing", "there is no run %s on the host any more" % self._run.path)
         if not has_agent:
@@ -162,13 +156,6 @@ class RunFollower:
             return status, status.has_ended
         status = read_status(self._run)
         return self._last if status.has_ended else status, False  # its agent may write another one
-
-
-def _mtime(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
 
 
 class Server:
@@ -341,8 +328,7 @@ class Server:
             update = RunUpdate(over=True, code=getattr(error, "code", "failed"), problem=str(error))
             self.send(protocol.message(protocol.UPDATE, number, update))
         else:
-            is_starting = partial(self.session.is_starting, path)
-            self.followed.append(RunFollower(number, request, self.send, self.link, join, is_starting))
+            self.followed.append(RunFollower(self, number, request, join))
 
     def _join_slurm(self, run_dir: str, is_submitted: bool) -> Join:
         """A host without Slurm does not load it. A run that is not submitted, as its submission died, is submitted."""

@@ -243,9 +243,11 @@ class Following:
     def __init__(self, run_dir: Path, join: Join | None = None) -> None:
         self.link, self._reader = LinkSpeed(), protocol.FrameReader()
         self.updates, self.log, self.kinds = list[RunUpdate](), b"", list[bytes]()
-        self._follower = RunFollower(1, Request("follow", str(run_dir)), self._take, self.link, join)
+        self.session = requests.Session(str(run_dir), b"", "", 0)
+        server: Any = self
+        self._follower = RunFollower(server, 1, Request("follow", str(run_dir)), join)
 
-    def _take(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         for kind, _, _, payload in self._reader.feed(data):
             self.kinds.append(kind)
             if kind == protocol.UPDATE:
