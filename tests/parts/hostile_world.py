@@ -110,7 +110,6 @@ class HostileWorld:
             # There is no second connection to wait for.
             patch(attach, "HostSpec", functools.partial(HostSpec, give_up_minutes=0)),
             patch(attach, "_POLL_SECONDS", 0.001),
-            patch(attach, "pause_after", lambda _: 0.001),
             patch(runs, "_POLL_INTERVAL_S", 0.001),
             patch(runs, "MAX_LOG_BYTES", _SMALL_LOG),
             patch(bundle, "MAX_FILES", _SMALL_FILES),

@@ -39,29 +39,9 @@ _BUSY_SHARE = 4  # looks within a time that is as long as that since a log grew
 _IDLE_SECONDS = 1.0
 _CHUNK = 1 << 18
 _PACKED_FROM = 1 << 13  # bytes; what a job prints line by line is not worth the time
-_SAMPLE = 1 << 21  # bytes, more than a pipe holds before its writer has to wait
-_SLOW = 30e6  # bytes a second: by far less than zlib packs, and than a loop or a fast network takes
 _ALIVE_POLL_SECONDS = 1.0  # between two reads of a status that seems to be the same
 _SHARED_POLL_SECONDS = 0.5  # between two reads of the status of a run on another machine
 _LOG_DELAY = 60.0  # seconds that the end of a log may come later than its status, on a file system that caches
-
-
-class LinkSpeed:
-    """Whether the link is slow, so that logs arrive sooner if they are packed."""
-
-    def __init__(self) -> None:
-        self.is_slow, self._bytes, self._seconds = False, 0, 0.0
-        self._blocked_since: Optional[float] = None
-
-    def add(self, count: int, is_blocked: bool) -> None:
-        """So many bytes were written just now; `is_blocked`: the link takes no more at the moment."""
-        now = time.monotonic()
-        self._bytes += count
-        self._seconds += now - self._blocked_since if self._blocked_since is not None else 0.0
-        self._blocked_since = now if is_blocked else None
-        if self._bytes >= _SAMPLE:
-            self.is_slow = self._bytes < _SLOW * self._seconds
-            self._bytes, self._seconds = 0, 0.0
 
 
 class RunFollower:
@@ -110,7 +90,7 @@ class RunFollower:
             except OSError:
                 return False
         chunk = os.pread(self._log.fileno(), protocol.MAX_UNPACKED, self._offset)
-        if len(chunk) >= _PACKED_FROM and self._server.link.is_slow:
+        if len(chunk) >= _PACKED_FROM:
             self._server.send(protocol.packed(chunk, self._number, self._offset))
         elif chunk:
             self._server.send(protocol.frame(protocol.DATA, chunk, self._number, self._offset))
@@ -175,7 +155,7 @@ class Server:
 
     def _begin(self) -> None:
         """A client begins."""
-        self.reader, self.link = protocol.FrameReader(), LinkSpeed()
+        self.reader = protocol.FrameReader()
         self.out: Deque[Any] = deque()  # bytes on their way; logs are only read when they are gone
         self.followed: List[RunFollower] = []
         self.in_order: Deque[Tuple[int, Request]] = deque()
@@ -231,11 +211,10 @@ class Server:
             self.send(protocol.frame(protocol.HEARTBEAT))
 
     def _flush(self) -> None:
-        count = 0
         try:
             while self.out:
                 written = os.write(1, self.out[0])
-                self.said, count = time.monotonic(), count + written
+                self.said = time.monotonic()
                 self.out[0] = self.out[0][written:]
                 if not self.out[0]:
                     self.out.popleft()
@@ -243,7 +222,6 @@ class Server:
             pass
         except OSError:  # the client has gone
             self.out.clear()
-        self.link.add(count, bool(self.out))
 
     # -- requests ----------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from ci_tasks.agent.records import Plan, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
 from ci_tasks.agent.serving import protocol, requests
 from ci_tasks.agent.serving.protocol import Request, RunUpdate
-from ci_tasks.agent.serving.serve import Join, LinkSpeed, RunFollower
+from ci_tasks.agent.serving.serve import Join, RunFollower
 from ci_tasks.agent.slurm import job_file
 from ci_tasks.agent.slurm.job_file import SlurmJobState
 from ci_tasks.agent.slurm.session import SlurmSession
@@ -241,7 +241,7 @@ class Following:
     """A run as a client has it, looked at again and again, as the server's loop does."""
 
     def __init__(self, run_dir: Path, join: Join | None = None) -> None:
-        self.link, self._reader = LinkSpeed(), protocol.FrameReader()
+        self._reader = protocol.FrameReader()
         self.updates, self.log, self.kinds = list[RunUpdate](), b"", list[bytes]()
         self.session = requests.Session(str(run_dir), b"", "", 0)
         server: Any = self
@@ -304,29 +304,11 @@ def test_two_statuses_that_share_one_mtime_are_both_sent(tmp_path: Path) -> None
     following.to_its_end()
 
 
-@pytest.mark.parametrize(
-    ("bytes_a_second", "is_slow"), [(1e9, False), (100e6, False), (12.5e6, True), (1e6, True)], ids="{:.0e}".format
-)
-def test_a_link_is_slow_if_it_is_full_for_long(
-    monkeypatch: pytest.MonkeyPatch, bytes_a_second: float, is_slow: bool
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    link = LinkSpeed()
-    for _ in range(40):
-        link.add(1 << 16, True)
-        clock[0] += (1 << 16) / bytes_a_second
-        link.add(0, False)
-        clock[0] += 60.0  # a job that is silent makes no link slow
-    assert link.is_slow == is_slow
-
-
-def test_a_long_log_over_a_slow_link_arrives_packed(tmp_path: Path) -> None:
+def test_a_long_log_arrives_packed(tmp_path: Path) -> None:
     log = b"".join(b"step %d\n" % step for step in range(100_000))
     (tmp_path / "log").write_bytes(log)
     (tmp_path / "status.json").write_text(ENDED)
     following = Following(tmp_path)
-    following.link.is_slow = True
     following.to_its_end()
     assert following.log == log
     assert protocol.PACKED in following.kinds
