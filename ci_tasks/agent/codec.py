@@ -147,13 +147,6 @@ def decode(kind: Type[T], data: Any, *, where: str) -> T:
     return value
 
 
-def prepare(*kinds: Any) -> None:
-    """Resolve the types of records, and of those inside of them, before the first is read: a process that forks does it
-    for the others."""
-    for kind in kinds:
-        prepare(*([inner for _, inner, _ in _fields(kind)] if _is_record(kind) else typing.get_args(kind)))
-
-
 def _is_record(kind: Any) -> bool:
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 

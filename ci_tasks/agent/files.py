@@ -138,7 +138,7 @@ def is_locked(path: str, flags: int, *, exclusive: bool = True) -> Optional[bool
 MAX_NAME_BYTES = 255  # of every file system of Linux
 MAX_PATH_BYTES = 3500  # less than the kernel's 4096: names are added to it
 MAX_DEPTH = 64
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_NO_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -150,14 +150,8 @@ class UnsafeName(ValueError):
 
 def check_line(text: str, most: int) -> None:
     """Raises UnsafeName, unless it is one line of at most `most` bytes of UTF-8."""
-    try:
-        size = len(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise UnsafeName("the name is not UTF-8") from None
-    if size > most:
-        raise UnsafeName("the name is longer than %d bytes" % most)
-    if _CONTROL.search(text):
-        raise UnsafeName("the name has control characters")
+    if len(text.encode("utf-8", "surrogatepass")) > most or _NO_LINE.search(text):
+        raise UnsafeName("the name is not one line of at most %d bytes of UTF-8" % most)
 
 
 def check_relative_path(path: str) -> None:

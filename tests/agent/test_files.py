@@ -34,5 +34,5 @@ def test_an_absolute_path_is_below_the_root_and_in_its_shortest_form(path: str) 
 
 def test_a_line_has_a_length_in_bytes() -> None:
     check_line("ü" * 5, 10)
-    with pytest.raises(UnsafeName, match="longer than 9 bytes"):
+    with pytest.raises(UnsafeName, match="at most 9 bytes"):
         check_line("ü" * 5, 9)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Deque, Dict, List, Op
 
 from .. import files, liveness
 from ..__main__ import detach
-from ..codec import RecordError, from_json
-from ..records import Status
+from ..codec import RecordError, from_json, to_line
+from ..records import Environment, Event, Status
 from ..run_directory import RunDir, read_status
 from ..slurm import job_file
 from . import protocol
@@ -151,7 +151,6 @@ class Server:
             os.set_blocking(fd, False)
         self._begin()
         self._greet()
-        _load_supervisor()
 
     def _begin(self) -> None:
         """A client begins."""
@@ -353,14 +352,13 @@ class Server:
 def main(home: str, archive: bytes, digest: str) -> None:
     """Serve the client at standard input and output. Never returns."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it may be the stream of the frames
-    Server(Session(home, archive, digest, os.getpid())).serve()
-    os._exit(0)
-
-
-def _load_supervisor() -> None:
-    """A run's supervisor is forked from here; all of it is loaded while the client reads the greeting."""
+    server = Server(Session(home, archive, digest, os.getpid()))
+    # While the client reads the greeting: a run's supervisor is forked from here, with all of it loaded.
     import ctypes  # noqa: F401
 
-    from .. import codec, records, supervisor  # noqa: F401
+    from .. import supervisor  # noqa: F401
 
-    codec.prepare(records.Plan, records.Status, records.Event, records.Environment)
+    for record in (Status(), Event(0.0, ""), Environment()):
+        to_line(record)
+    server.serve()
+    os._exit(0)
