@@ -13,12 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import BASE, default_base, find_commit, open_repository, resolve_base
-from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.errors import CiTasksError, WorkflowError, counted
 from ci_tasks.given_values import GivenValues
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, workflow_files
@@ -293,6 +291,10 @@ def started_labels(
 
 def _changed_files(path: Path, rev: str | None, base: str) -> list[str]:
     """What a pull request would show as changed: since the merge base, and what is not committed yet."""
+    from tempfile import TemporaryDirectory  # what lists rows needs neither
+
+    from ci_tasks.checkout.snapshot import take_snapshot
+
     git = open_repository(path).git
     names = git.null_separated("diff", "-z", "--name-only", "--no-renames", f"{base}...{rev or 'HEAD'}")
     if rev is None:

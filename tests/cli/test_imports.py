@@ -44,7 +44,7 @@ FORBIDDEN = {
     f"--complete -- run {SAMPLE} ck": LOOKS | NO_RECORDS,
     "--complete -- logs l": NOTHING_READ - {"ci_tasks.agent.records"},
     "hosts": LOOKS | NO_GIT | NO_RECORDS,
-    f"jobs {SAMPLE}": LOOKS - {"ci_tasks.run.find_rows"} | NO_RECORDS,
+    f"jobs {SAMPLE}": LOOKS - {"ci_tasks.run.find_rows"} | NO_RECORDS - {"ci_tasks.agent.records"},  # git's programs
     "runs": LOOKS | NO_YAML | NO_GIT | {"ci_tasks.features"},
     f"logs {RUN}": LOOKS | NO_YAML | NO_GIT | {"sqlite3", "ci_tasks.features"},
 }
