@@ -340,10 +340,10 @@ class Executor:
         with suppress(Exception):  # what is not cleared now, `clean` finds
             for remote_run in () if self._keeps_setups else self._setups.values():
                 connection.request(Request("clear", remote_run.directory))
-            if all(remote_run.is_fetched for remote_run in self._runs.values()):
-                is_due = time.time() > connection.cache.pruned_at + 24 * 3600.0
-                if is_due and connection.request(Request("prune", days=OLD_DAYS)).done:
-                    connection.cache.pruned_at = time.time()
+            is_due = time.time() > connection.cache.pruned_at + 24 * 3600.0
+            if is_due and all(remote_run.is_fetched for remote_run in self._runs.values()):
+                connection.request(Request("prune", days=OLD_DAYS))
+                connection.cache.pruned_at = time.time()
 
 
 class LocalExecutor(Executor):

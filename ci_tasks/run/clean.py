@@ -73,8 +73,7 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         if not cleaned:
             print("no run has left anything")
         pruned = connection.request(Request("prune", days=old, all_environments=everything))
-        _print([*pruned.environments, *(f"  left: {each}" for each in pruned.left)])
-        print("old objects: removed" if pruned.done else "old objects: not now, another run uses them")
+        _print([*pruned.lines, *(f"  left: {each}" for each in pruned.left)])
         cleaned += [CleanedRun("packages that runs share", pruned.left)] if pruned.left else []
         runs = connection.request(Request("runs")).runs
         if everything and not any(run.alive or not is_here for run in runs):

@@ -216,7 +216,7 @@ def crafted_answers(rng: Random, near: Surroundings) -> Case:
     """Errors, results of another request, two answers, another's number, none at all."""
     server = HostileServer(near.batch)
     codes = ["missing-base", "elsewhere", "gone", "busy", "missing", "store", "failed", "start", *TEXTS]
-    names = ["left", "description", "outputs", "runs", "done", "environments"]
+    names = ["left", "description", "outputs", "runs", "lines"]
 
     def error(number: int, request: Request) -> Frames:
         return server.answer(number, code=rng.choice(codes), error=rng.choice(TEXTS))

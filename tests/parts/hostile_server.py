@@ -112,9 +112,6 @@ class HostileServer:
             yield from (protocol.frame(protocol.DATA, chunk, number) for chunk in pieces(content))
         yield from self.answer(number)
 
-    def _prune(self, number: int, request: Request) -> Frames:
-        yield from self.answer(number, done=True)
-
     def _programs(self, number: int, request: Request) -> Frames:
         outputs = {name: encode(self.program(), versioned=False) for name in request.commands}
         yield from self.answer(number, outputs=outputs)

@@ -178,9 +178,8 @@ class Answer:
     """The end of a request. If that failed, `error` says why to a person, `code` to the client's code, and `traceback`
     to the client's log.
 
-    Else it has what was asked for: the `description`, the `outputs` of programs, the `runs`. `left` has a line for each
-    thing that clear or prune could not remove, `environments` one for each shared environment that was removed or is in
-    use. `done` is false if prune found the store of objects in use."""
+    Else it has what was asked for: the `description`, the `outputs` of programs, the `runs`. `lines` say what prune has
+    done, and `left` has a line for each thing that clear or prune could not remove."""
 
     error: str = ""
     code: str = ""
@@ -188,9 +187,8 @@ class Answer:
     description: RunDescription = RunDescription()
     outputs: Mapping[str, QueryAnswer] = field(default_factory=dict)
     runs: Tuple[RunSummary, ...] = ()
+    lines: Tuple[str, ...] = ()
     left: Tuple[str, ...] = ()
-    environments: Tuple[str, ...] = ()
-    done: bool = False
 
 
 @dataclass(frozen=True)

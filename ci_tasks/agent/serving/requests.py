@@ -235,11 +235,11 @@ class Session:
             if entry.name != self.digest and entry.stat().st_mtime < oldest:
                 os.unlink(entry.path)
         prune(os.path.join(self.home, "workspaces"), time.time() if request.all_environments else oldest)
-        done = self.store.prune(request.days)
+        objects = "removed" if self.store.prune(request.days) else "not now, another run uses them"
         environments = EnvironmentStore(os.path.join(self.home, "environments"))
-        lines = environments.clean(request.days, everything=request.all_environments)
-        left = tuple(left for _, found in lines for left in found)
-        return Answer(done=done, environments=tuple(line for line, _ in lines), left=left)
+        cleaned = environments.clean(request.days, everything=request.all_environments)
+        lines = (*(line for line, _ in cleaned), "old objects: " + objects)
+        return Answer(lines=lines, left=tuple(left for _, found in cleaned for left in found))
 
 
 def _remove(run: str) -> List[str]:
