@@ -115,7 +115,7 @@ def _lost(status: Status) -> Status:
     last = time.strftime(" (last heartbeat %Y-%m-%d %H:%M:%S UTC)", time.gmtime(seen)) if seen else ""
     return replace(
         status,
-        state=run_directory.STATE_ENDED,
+        state="ended",
         phase="ended",
         waiting=(),
         ended_at=seen,

@@ -20,25 +20,13 @@ from .records import Plan, RemoteLocation, RunDescription, Status
 
 T = TypeVar("T")
 
-STATE_RUNNING: Final = "running"
-STATE_ENDED: Final = "ended"
-
-END_EXIT: Final = "exit"
-END_TIMEOUT: Final = "timeout"
-END_CANCELLED: Final = "cancelled"
-END_ERROR: Final = "error"
-
 BLOCKED: Final = "ci-tasks: blocked: "  # begins the line of a log that says why a job could not run, with EXIT_BLOCKED
 EXIT_BLOCKED: Final = 125
 
 HANG_FILES = ("hang/facts.json", "hang/stacks.txt")
 SLURM_OUTPUT = "slurm.out"  # what a batch script wrote that is not the agent's
-# What is fetched beside log, status and artifacts.
-SMALL_FILES = (
-    *("docker.json", "environment.json", "events.jsonl", "gpu.csv", "agent.log", "evidence.jsonl"),
-    *HANG_FILES,
-    SLURM_OUTPUT,
-)
+_AGENTS = ("docker.json", "environment.json", "events.jsonl", "gpu.csv", "agent.log", "evidence.jsonl")
+SMALL_FILES = (*_AGENTS, *HANG_FILES, SLURM_OUTPUT)  # what is fetched beside log, status and artifacts
 
 LARGEST = 1 << 24  # bytes of a record that is read
 

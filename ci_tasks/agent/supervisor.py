@@ -60,7 +60,7 @@ class Supervisor:
         self._secrets, self.started_at = rd.secret_values(plan), time.time()
         self._oom_kills = processes.oom_kills()
         began = {"started_at": self.started_at, "secrets": rd.given_secrets(plan), "shell": rd.shell_variables()}
-        self.status = Status(rd.STATE_RUNNING, **began, **processes.identity()._asdict())  # type: ignore[arg-type]
+        self.status = Status("running", **began, **processes.identity()._asdict())  # type: ignore[arg-type]
         self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
         self.deadline = self.began + self.timeout
         self.resources = RunResources(plan)
@@ -84,7 +84,7 @@ class Supervisor:
         self._event("started")
         for name in rd.unmasked_secrets(self.plan):
             self.log.write(b"ci-tasks: %s is too short or too common a word to be masked\n" % name.encode())
-        end: EndAndCode = rd.END_ERROR, None
+        end: EndAndCode = "error", None
         try:
             end = self._execute()
         except ResourcesUnavailable as reason:
@@ -100,7 +100,7 @@ class Supervisor:
         self._poll_resources()
         while not self.resources.are_ready:
             if self.signals.stop_requested:
-                return self._ended(rd.END_CANCELLED), None
+                return self._ended("cancelled"), None
             if time.monotonic() >= self.deadline:
                 raise ResourcesUnavailable(self._timeout_reason())
             self.signals.wait(min(self.resources.next_poll_at, self.deadline) - time.monotonic())
@@ -108,8 +108,8 @@ class Supervisor:
         self.last_output = time.monotonic()
         job = self._start()
         end = self._watch(job)
-        why_blocked = self._why_blocked() if end == rd.END_TIMEOUT else None
-        if end == rd.END_EXIT:
+        why_blocked = self._why_blocked() if end == "timeout" else None
+        if end == "exit":
             self._drain()
         else:
             self._terminate(job)
@@ -138,7 +138,7 @@ class Supervisor:
     def _blocked(self, reason: str) -> EndAndCode:
         line = "%s%s%s\n" % ("\n" if self.log.bytes else "", rd.BLOCKED, " ".join(reason.split()))
         self.log.write(line.encode("utf-8", "backslashreplace"))
-        return rd.END_EXIT, rd.EXIT_BLOCKED
+        return "exit", rd.EXIT_BLOCKED
 
     def _poll_resources(self) -> None:
         """Put the state of the resources on record; at once if it changes what the run does."""
@@ -182,12 +182,12 @@ class Supervisor:
         # It is not reaped: as long as it is a zombie, its process group's number can be no other's.
         while os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if self.signals.stop_requested:
-                return self._ended(rd.END_CANCELLED)
+                return self._ended("cancelled")
             # A look at the processes ends before they are ended.
             if time.monotonic() >= self.deadline + (look.MAX_SECONDS if self.hang.is_looking else 0.0):
-                return self._ended(rd.END_TIMEOUT)
+                return self._ended("timeout")
             self._pump(max(self.deadline, time.monotonic() + POLL_SECONDS))
-        return rd.END_EXIT
+        return "exit"
 
     def _ended(self, end: End) -> End:
         self._event(end)
@@ -260,7 +260,7 @@ class Supervisor:
         self._event("ended", end=end, exit_code=code)
         now = processes.oom_kills()
         self._set(oom_kills=None if now is None or self._oom_kills is None else now - self._oom_kills)
-        succeeded = end == rd.END_EXIT and code == 0
+        succeeded = end == "exit" and code == 0
         self._while_beating(lambda: self.cleanup.finish(succeeded, self.gpus.found))
         processes.kill_everything()
         for path, content in self._own_files.items():
@@ -269,7 +269,7 @@ class Supervisor:
         if os.path.basename(self.paths.plan) in self.status.changed:
             with suppress(OSError):
                 replace_any(self.own.plan, self._own_files[self.paths.plan])  # by it the run is judged
-        self._set(state=rd.STATE_ENDED, phase="ended", end=end, exit_code=code, ended_at=ended_at, waiting=())
+        self._set(state="ended", phase="ended", end=end, exit_code=code, ended_at=ended_at, waiting=())
         left = (*self.cleanup.left, *("process %d was killed and has not ended" % pid for pid in self.left))
         self._set(log_sha256=self.log.sha256, kept=self.cleanup.kept, masked=self.cleanup.masked, left=left)
         # The end must be on record even if the disk was full a moment ago.

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from ci_tasks.agent import run_directory
 from ci_tasks.agent.directories import remove_tree
 from ci_tasks.agent.files import open_file
 from ci_tasks.agent.run_directory import RunDir
@@ -53,7 +52,7 @@ class InstallLog:
         log = self._run.log
         if code == _BLOCKED and (blocked := read_run_log(log).facts.blocked):
             return f"{blocked} (log {log})"
-        triage = log_triage(self._run, JobEnd(run_directory.END_EXIT, code or 1))
+        triage = log_triage(self._run, JobEnd("exit", code or 1))
         lines = [triage.text, triage.line, *(each.line for each in triage.candidates)]
         return f"the install steps ended with {code}: {next(filter(None, lines), 'no output')} (log {log})"
 

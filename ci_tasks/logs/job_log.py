@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from ci_tasks.agent import run_directory
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.logs.causes import JobEnd, JobKnowledge
@@ -187,5 +186,5 @@ def _job_end(job: RecoveredJob) -> JobEnd:
         code = 0 if job.conclusion == SUCCESS else _UNKNOWN_FAILURE
     step = next((step for step in job.steps if step.outcome == TIMED_OUT), None)
     if step is None:
-        return JobEnd(run_directory.END_EXIT, code)
-    return JobEnd(run_directory.END_TIMEOUT, code, timeout_minutes=step.minutes or 0)
+        return JobEnd("exit", code)
+    return JobEnd("timeout", code, timeout_minutes=step.minutes or 0)

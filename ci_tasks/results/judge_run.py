@@ -25,7 +25,6 @@ from ci_tasks.agent.records import (
     RunDescription,
 )
 from ci_tasks.agent.run_directory import (
-    END_TIMEOUT,
     RunDir,
     given_secrets,
     read_description,
@@ -80,7 +79,7 @@ def judge_run(run: RunDir) -> RunRecord:
         deviations=(*record.deviations, *_of_install_steps(events), *_withheld(run)),
     )
     record = _with_evidence(record, run, plan, calls)
-    if status.end == END_TIMEOUT or status.stalled:
+    if status.end == "timeout" or status.stalled:
         record = _with_hang(record, run)
     return save_record(run, _with_gpu_use(record, run, status.ended_at, events))
 

@@ -24,7 +24,6 @@ from ci_tasks.agent.records import (
     read_events,
 )
 from ci_tasks.agent.run_directory import (
-    END_EXIT,
     RunDir,
     read_description,
     read_remote,
@@ -198,7 +197,7 @@ def _of_status(status: Status) -> Iterator[Deviation]:
     if slurm is not None and slurm.claimed is not None:
         why = f"Slurm saw exit code {slurm.exit_code}, which counts; a job is the same user as its agent"
         yield Deviation("status.json", "out of the job's reach", f"says exit code {slurm.claimed}", why)
-    elif slurm is not None and slurm.exit_code is None and status.end == END_EXIT:
+    elif slurm is not None and slurm.exit_code is None and status.end == "exit":
         why = f"neither squeue nor sacct knows job {slurm.job} any more"
         yield Deviation("exit code", "told by the runner", "not verified by Slurm", why)
 

@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.parsers import expat
 
-from ci_tasks.agent import run_directory
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs.causes import JobEnd
 from ci_tasks.logs.reading import LogFacts
@@ -72,7 +71,7 @@ def collect_evidence(junit: Junit | None, log: LogFacts, *, defines_tests: bool,
 
 def needs_triage(ended: JobEnd) -> bool:
     """Whether the log's reason for a failure matters: the job ran, and did not get through."""
-    return ended.end in (run_directory.END_EXIT, run_directory.END_TIMEOUT) and ended.exit_code != 0
+    return ended.end in ("exit", "timeout") and ended.exit_code != 0
 
 
 def judge(
@@ -87,13 +86,13 @@ def judge(
     """The row's status and its reason. `triage` is what the log says of a failure."""
     if ended.end is None:
         return Verdict(LOST, ended.error or "the runner vanished before the job ended", evidence)
-    if ended.end == run_directory.END_CANCELLED:
+    if ended.end == "cancelled":
         return Verdict(CANCELLED, ended.error or "cancelled", evidence)
-    if ended.end == run_directory.END_ERROR:
+    if ended.end == "error":
         return Verdict(BLOCKED, f"the job could not be started: {ended.error}", evidence)
     if ended.log_error:
         return Verdict(BLOCKED, ended.log_error, evidence)
-    if ended.end == run_directory.END_TIMEOUT:
+    if ended.end == "timeout":
         reason = ended.error or f"timeout after {ended.timeout_minutes:g} min"
         return _at_last_line(FAILED, reason, evidence, log)
     if ended.exit_code in _ADAPTERS_CODES and log.blocked:

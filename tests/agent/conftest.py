@@ -76,7 +76,7 @@ class Run:
 
     def ended(self) -> Status:
         """The status at the end."""
-        wait_until(lambda: self.status().state == run_directory.STATE_ENDED)
+        wait_until(lambda: self.status().state == "ended")
         return self.status()
 
     def log(self) -> bytes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import processes, run_directory
+from ci_tasks.agent import processes
 from tests.parts.json_files import write_json
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_the_run_goes_on_when_its_client_is_killed_right_after_the_start(run: Ru
         ["bash", "-c", '"$0" "$@"; sleep 300', *run.words("start")],
         start_new_session=True,
     )
-    until(lambda: run.status().state == run_directory.STATE_RUNNING)
+    until(lambda: run.status().state == "running")
     os.killpg(client.pid, number)
     os.killpg(client.pid, signal.SIGKILL)  # bash goes on after a ^C that the starter did not die of
     client.wait()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from ci_tasks.agent import processes, run_directory, supervisor
+from ci_tasks.agent import processes, supervisor
 from ci_tasks.agent.gpus import locks
 from ci_tasks.agent.records import Status
 from ci_tasks.results.judge_run import judge_run
@@ -66,7 +66,7 @@ ENDS = [
 @pytest.mark.parametrize(("script", "code"), ENDS, ids=[script for script, _ in ENDS])
 def test_the_exit_code_is_the_one_that_a_shell_would_see(run: Run, script: str, code: int) -> None:
     status = run.start(script).ended()
-    assert (status.end, status.exit_code) == (run_directory.END_EXIT, code)
+    assert (status.end, status.exit_code) == ("exit", code)
     assert [event.event for event in run.events()] == ["started", "ended"]
     assert sure(status.started_at) <= sure(status.ended_at)
     assert status.oom_kills == (None if processes.oom_kills() is None else 0)
@@ -129,7 +129,7 @@ def test_the_end_is_noticed_at_once_although_a_daemon_keeps_the_output_open(run:
     """It gets a second in which to write, then it is ended and counted; the run does not wait for it."""
     run.start("(sleep 0.3; echo late) & setsid sleep 300 & sleep 0.1; echo done; exit 0")
     status = run.ended()
-    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 0)
+    assert (status.end, status.exit_code) == ("exit", 0)
     assert run.log() == b"done\nlate\n"
     assert [event.killed for event in run.events("killed")] == [1]
     assert not run.alive()
@@ -146,7 +146,7 @@ def test_a_job_that_ends_before_a_cancel_is_seen_was_not_cancelled(run: Run, unt
     os.kill(sure(status.pid), signal.SIGTERM)
     os.kill(sure(status.pid), signal.SIGCONT)
     status = run.ended()
-    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 6)
+    assert (status.end, status.exit_code) == ("exit", 6)
 
 
 # -- what goes wrong with the agent and its machine -----------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_a_job_finishes_although_its_log_cannot_be_written(run: Run) -> None:
     run.start('head -c 300000 /dev/zero; touch "$CI_TASKS_RUN_DIR/finished"; exit 1')
     status = run.ended()
     assert run.has("finished")
-    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 1)
+    assert (status.end, status.exit_code) == ("exit", 1)
     assert status.log_error == "the log could not be written: No space left on device"
     record = judge_run(run.paths)
     assert (record.status, record.reason) == ("blocked", status.log_error)
@@ -197,7 +197,7 @@ def test_a_bug_while_the_job_runs_ends_the_run_and_its_processes(run: Run) -> No
     subprocess.run([sys.executable, "-c", BUG, run.path], env={**os.environ, "PYTHONPATH": package}, check=True)
     assert not run.alive()
     status = run.status()
-    assert (status.state, status.end, status.error) == ("ended", run_directory.END_ERROR, "RuntimeError('a bug')")
+    assert (status.state, status.end, status.error) == ("ended", "error", "RuntimeError('a bug')")
     assert "a bug" in Path(run.paths.agent_log).read_text()
 
 
@@ -263,7 +263,7 @@ def test_a_host_that_can_never_run_the_job_does_not_begin_it(run: Run, gpu_host:
     _gpus(run, gpu_host, 8, by, simulated=None)
     status = run.start('touch "$CI_TASKS_RUN_DIR/begun"', **_environ(gpu_host)).ended()
     assert not run.has("begun")
-    assert (status.end, status.exit_code) == (run_directory.END_EXIT, 125)
+    assert (status.end, status.exit_code) == ("exit", 125)
     record = judge_run(run.paths)
     assert (record.status, record.reason) == ("blocked", "this host has 4 GPUs, the job needs 8")
 
@@ -297,7 +297,7 @@ def test_a_run_that_waits_can_be_cancelled(
     _waits(run, until)
     run.cancel()
     status = run.ended()
-    assert (status.end, status.waiting) == (run_directory.END_CANCELLED, ())
+    assert (status.end, status.waiting) == ("cancelled", ())
     assert gpu_host.free()[-1] == 7
     assert len(run.events("cancelled")) == 1
 

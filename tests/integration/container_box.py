@@ -105,7 +105,7 @@ class Box:
         return run_directory.read_status(self.run)
 
     def ended(self) -> Status:
-        support.until(lambda: self.status().state == run_directory.STATE_ENDED, "the run ends")
+        support.until(lambda: self.status().state == "ended", "the run ends")
         return self.status()
 
     def log(self) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import cleanup as remove
-from ci_tasks.agent import processes, run_directory
+from ci_tasks.agent import processes
 from ci_tasks.agent.records import Kept
 from tests import fixtures as support
 from tests.integration.container_box import Box, boxed
@@ -37,9 +37,9 @@ def box(tmp_path: Path, engine: Engine) -> Iterator[Box]:
 
 
 ENDS = [
-    ("exit 3", run_directory.END_EXIT, 3),
-    ("exit 0", run_directory.END_EXIT, 0),
-    ("sleep 600", run_directory.END_CANCELLED, None),
+    ("exit 3", "exit", 3),
+    ("exit 0", "exit", 0),
+    ("sleep 600", "cancelled", None),
 ]
 
 
@@ -47,7 +47,7 @@ ENDS = [
 def test_rays_logs_come_out_of_the_container_before_it_goes(box: Box, last: str, end: str, code: int | None) -> None:
     box.write(f"{RAY}; echo ready; {last}")
     box.start()
-    if end == run_directory.END_CANCELLED:
+    if end == "cancelled":
         support.until(lambda: b"ready" in Path(box.run.log).read_bytes(), "the job is under way")
         box.call("cancel")
     status = box.ended()

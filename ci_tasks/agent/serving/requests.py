@@ -23,7 +23,7 @@ from ..probe.evidence import collect_left_evidence
 from ..processes import ask
 from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
-from ..run_directory import END_CANCELLED, STATE_ENDED, RunDir, machine_environment
+from ..run_directory import RunDir, machine_environment
 from ..slurm import job_file
 from ..trees.git import FULL_ERRORS, DiskFull, StoreError
 from ..trees.workspace import NotKept, TreeStore, forget, prune
@@ -164,7 +164,7 @@ class Session:
         with self.locked_run(request.dir) as run:
             if not os.path.lexists(run.status) and os.path.exists(run.plan):
                 now, log = time.time(), hashlib.sha256().hexdigest()
-                never = Status(STATE_ENDED, "ended", 1, end=END_CANCELLED, started_at=now, log_sha256=log, masked=True)
+                never = Status("ended", "ended", 1, end="cancelled", started_at=now, log_sha256=log, masked=True)
                 run_directory.write_record(run.status, replace(never, ended_at=now))
                 return
         cancel_run.cancel(run.path, request.kill)
@@ -263,7 +263,7 @@ def list_runs(home: str) -> List[RunSummary]:
         is_alive, is_kept = liveness.is_alive(run, status), status.kept is not None
         with suppress(UnsafeName):  # a directory that a job has made: no run is called so
             runs.append(RunSummary(path, status.state, is_alive, is_kept, status.started_at, status.ended_at))
-    running = [run.dir for run in runs if run.state == run_directory.STATE_RUNNING]
+    running = [run.dir for run in runs if run.state == "running"]
     jobs = {path: job.id for path in running for job in [job_file.read(path)] if job is not None and job.id}
     if not jobs:
         return runs

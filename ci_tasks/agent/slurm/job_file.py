@@ -24,7 +24,7 @@ from ..log_file import RunLog
 from ..probe.evidence import collect_left_evidence
 from ..quick_dataclass import dataclass
 from ..records import End, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
-from ..run_directory import END_CANCELLED, END_EXIT, END_TIMEOUT, EXIT_BLOCKED, RunDir
+from ..run_directory import EXIT_BLOCKED, RunDir
 
 SCRIPT = "batch.sh"  # the script for sbatch
 REJECTED = "Slurm accepts no more jobs now"  # start of the status of a run that will be submitted again
@@ -32,14 +32,14 @@ UNKNOWN = "UNKNOWN"  # Slurm does not know the job any more; not one of its own 
 _MEMORY = "it used more memory than the job may; `sbatch: [--mem=…]` in hosts.yaml asks for more"
 # Slurm's state of a job that Slurm itself ended → how the run ended (None: lost), its exit code, and why.
 _ENDED_BY_SLURM: Mapping[str, Tuple[Optional[End], Optional[int], str]] = {
-    "TIMEOUT": (END_TIMEOUT, None, "it reached the time limit of the job"),
-    "DEADLINE": (END_TIMEOUT, None, "it reached the job's deadline"),
-    "CANCELLED": (END_CANCELLED, None, ""),
-    "OUT_OF_MEMORY": (END_EXIT, 137, _MEMORY),
-    "PREEMPTED": (END_EXIT, EXIT_BLOCKED, "another job took its place, and it is not queued again"),
-    "BOOT_FAIL": (END_EXIT, EXIT_BLOCKED, "its node did not start"),
-    "LAUNCH_FAILED": (END_EXIT, EXIT_BLOCKED, ""),
-    "RECONFIG_FAIL": (END_EXIT, EXIT_BLOCKED, ""),
+    "TIMEOUT": ("timeout", None, "it reached the time limit of the job"),
+    "DEADLINE": ("timeout", None, "it reached the job's deadline"),
+    "CANCELLED": ("cancelled", None, ""),
+    "OUT_OF_MEMORY": ("exit", 137, _MEMORY),
+    "PREEMPTED": ("exit", EXIT_BLOCKED, "another job took its place, and it is not queued again"),
+    "BOOT_FAIL": ("exit", EXIT_BLOCKED, "its node did not start"),
+    "LAUNCH_FAILED": ("exit", EXIT_BLOCKED, ""),
+    "RECONFIG_FAIL": ("exit", EXIT_BLOCKED, ""),
     "NODE_FAIL": (None, None, "its node failed"),
 }
 # "JOB STATE CODES" of squeue(1). A job in any other state, also one that only a newer Slurm knows, is not over.
@@ -83,9 +83,9 @@ class SlurmJobState:
 
 def batch_exit_code(status: Status) -> int:
     """What the batch script exits with after the run has ended so."""
-    if status.end == END_EXIT and status.exit_code is not None:
+    if status.end == "exit" and status.exit_code is not None:
         return status.exit_code
-    return {END_CANCELLED: 130, END_TIMEOUT: 124}.get(status.end or "", 1)
+    return {"cancelled": 130, "timeout": 124}.get(status.end or "", 1)
 
 
 def claimed_code(state: SlurmJobState, status: Status) -> Optional[int]:
@@ -107,9 +107,9 @@ def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optio
     claimed = claimed_code(state, status)
     if claimed is not None and state.exit_code:
         sentence = "status.json says that the job ended with %d, Slurm says %d" % (claimed, state.exit_code)
-        return END_EXIT, sentence, state.exit_code
+        return "exit", sentence, state.exit_code
     # Only Slurm knew who sent the signal, which ends the job's own processes first or the agent first.
-    is_signalled = status.end == END_CANCELLED or status.exit_code == 128 + signal.SIGTERM
+    is_signalled = status.end == "cancelled" or status.exit_code == 128 + signal.SIGTERM
     if status.has_ended and not (is_signalled and state.state == UNKNOWN):
         return None
     if state.state == UNKNOWN:
@@ -117,7 +117,7 @@ def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optio
     if status.has_agent:
         return None, "the agent was killed (%s)" % state.state, None
     hint = ": " + output if output else "; is the workspace of hosts.yaml on a file system of all nodes?"
-    return END_EXIT, "the job could not start%s (%s)%s" % (where, state.state, hint), EXIT_BLOCKED
+    return "exit", "the job could not start%s (%s)%s" % (where, state.state, hint), EXIT_BLOCKED
 
 
 # -- squeue and sacct --------------------------------------------------------------------------------------------------

@@ -116,14 +116,14 @@ def parse_answer(answer: QueryAnswer) -> Submission:
 
 
 def _reject(run_dir: str, problem: str) -> None:
-    job_file.record_end(run_dir, (rd.END_EXIT, "Slurm rejects the job: %s" % problem, rd.EXIT_BLOCKED))
+    job_file.record_end(run_dir, ("exit", "Slurm rejects the job: %s" % problem, rd.EXIT_BLOCKED))
 
 
 def _write_waiting(run_dir: str, reason: str) -> None:
     """The status of a run that is not submitted yet. It has no other writer."""
     status = read_status(RunDir(run_dir))
     if not status.exists:
-        status = Status(rd.STATE_RUNNING, "waiting", started_at=time.time())
+        status = Status("running", "waiting", started_at=time.time())
     if not status.has_ended:
         write_record(RunDir(run_dir).status, replace(status, waiting=(reason,), sequence=status.sequence + 1))
 
@@ -216,7 +216,7 @@ def _with_state(status: Status, state: Optional[SlurmJobState]) -> Status:
 
 def _waiting(status: Status, reason: str) -> Status:
     """The status as that of a run which has not ended."""
-    status = replace(status, state=rd.STATE_RUNNING, phase="waiting", waiting=(reason,))
+    status = replace(status, state="running", phase="waiting", waiting=(reason,))
     return replace(status, end=None, exit_code=None, ended_at=None, log_sha256=None)
 
 
@@ -238,7 +238,7 @@ def kill(run_dir: str, job: SlurmJob) -> None:
     """End the job at once; one that was not submitted yet never is. Raises ScancelError."""
     if not job.id:
         try:
-            job_file.record_end(run_dir, (rd.END_CANCELLED, NEVER_SUBMITTED, None))
+            job_file.record_end(run_dir, ("cancelled", NEVER_SUBMITTED, None))
         except LockTimeout:
             raise ScancelError("its status is being written for too long") from None
     job = job_file.read(run_dir) or job

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ci_tasks.agent import run_directory
 from ci_tasks.agent.probe.evidence import RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs import own_modules
@@ -74,7 +73,7 @@ def analyse(log: Iterable[bytes] | CandidateReader, ended: JobEnd, known: JobKno
     if result.rule in _KILLED and ended.oom_kills == 0:
         blameless = replace(result, cause=UNKNOWN, verdict=FAILED, group=group_of(UNKNOWN))
         result = replace(blameless, reason=_NOT_FOR_MEMORY)
-    if ended.end == run_directory.END_TIMEOUT:
+    if ended.end == "timeout":
         return result if knows_better else _hang(result, ended)
     # After a timeout all ranks were killed; else the one that ended first stands before what the log says.
     first = first_to_end(known.evidence, shipped()) if result.verdict in (FAILED, BLOCKED) else ""

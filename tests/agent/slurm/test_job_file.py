@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent import run_directory
 from ci_tasks.agent.records import Secrets, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.agent.slurm import job_file
@@ -116,19 +115,19 @@ KEPT = "the agent's status"
     ("slurm", "status", "end", "code"),
     [
         # A signal ended it: the agent cannot know why, Slurm does.
-        ("TIMEOUT", CUT, run_directory.END_TIMEOUT, None),
-        ("DEADLINE", BEGUN, run_directory.END_TIMEOUT, None),
-        ("CANCELLED", CUT, run_directory.END_CANCELLED, None),
-        ("PREEMPTED", CUT, run_directory.END_EXIT, 125),
-        ("OUT_OF_MEMORY", BEGUN, run_directory.END_EXIT, 137),
+        ("TIMEOUT", CUT, "timeout", None),
+        ("DEADLINE", BEGUN, "timeout", None),
+        ("CANCELLED", CUT, "cancelled", None),
+        ("PREEMPTED", CUT, "exit", 125),
+        ("OUT_OF_MEMORY", BEGUN, "exit", 137),
         ("NODE_FAIL", BEGUN, None, None),
-        ("BOOT_FAIL", WAITS, run_directory.END_EXIT, 125),
+        ("BOOT_FAIL", WAITS, "exit", 125),
         # Nothing of Slurm's ended it.
         ("FAILED", CUT, KEPT, None),
         ("COMPLETED", CUT, KEPT, None),
         # The batch script ended without the agent's status.
         ("FAILED", BEGUN, None, None),
-        ("FAILED", WAITS, run_directory.END_EXIT, 125),
+        ("FAILED", WAITS, "exit", 125),
         # Nobody knows it any more.
         (UNKNOWN, BEGUN, None, None),
         (UNKNOWN, WAITS, None, None),
@@ -137,7 +136,7 @@ KEPT = "the agent's status"
         (UNKNOWN, TERMINATED, None, None),
         ("FAILED", TERMINATED, KEPT, None),
         # Cancelled before it began.
-        ("CANCELLED", WAITS, run_directory.END_CANCELLED, None),
+        ("CANCELLED", WAITS, "cancelled", None),
     ],
 )
 def test_slurm_decides_how_an_interrupted_run_ended(slurm: str, status: Any, end: str | None, code: int | None) -> None:
