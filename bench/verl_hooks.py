@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ci_tasks.features.verl.probe_hook import names_by_module
+from ci_tasks.features.verl.probe_hook import MODULES, TABLE
 
 Names = dict[str, dict[str, list[str]]]  # module → name in it → its parameters
 
@@ -49,7 +49,8 @@ def source_at(repository: str, revision: str, module: str) -> str:
 
 def names_at(repository: str, revision: str) -> Names:
     found: Names = {}
-    for module, wanted in names_by_module().items():
+    for module in MODULES:
+        wanted = [name for own, name, _ in TABLE if own == module]
         functions = functions_of(source_at(repository, revision, module))
         if functions:
             found[module] = {name: functions[name] for name in wanted if name in functions}

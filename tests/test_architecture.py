@@ -50,7 +50,7 @@ PURE = [
     *("trials.same_failure", "trials.bisection", "trials.report"),
     *("features.recorder.syntax", "features.coverage.*", "features.hang.*"),
     *("features.suites.*", "features.lint.*", "features.doctor.check_results"),
-    *("features.verl.levels.*", "features.verl.judge.*", "features.verl.metric_lines"),
+    *("features.verl.levels.*", "features.verl.judge.*", "features.verl.suite"),
 ]
 RIM = [
     *("features.*.command", "features.lint.lint_checkout"),

@@ -6,8 +6,8 @@ FEATURE = Feature(
     name="verl",
     run_summary="ci_tasks.features.verl.level_run:attached",
     run_report="ci_tasks.features.verl.level_run:criteria",
-    suite="ci_tasks.features.verl.levels.job:SUITE",
-    metric_format="ci_tasks.features.verl.metric_lines:FORMAT",
+    suite="ci_tasks.features.verl.suite:SUITE",
+    metric_format="ci_tasks.features.verl.suite:FORMAT",
     commands=(
         Command(
             "verl",

@@ -35,12 +35,13 @@ def verl(options: VerlOptions) -> int:
 
     request = level_request(options)
     if not (options.log or (options.bridge and options.verl)):
-        raise UsageError(
-            "verl needs --bridge DIR and --verl DIR (or BRIDGE_REPO and VERL_REPO)",
-            hint="the sample: --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim",
-        )
+        hint = "the sample: --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim"
+        raise UsageError("verl needs --bridge DIR and --verl DIR (or BRIDGE_REPO and VERL_REPO)", hint=hint)
     with for_programs(as_json=options.json, events=options.events) as events:
-        code, result = _performed(_resolved(options), request, events)
+        paths = {name: path for name in ("bridge", "verl", "baseline") if (path := getattr(options, name))}
+        # With whole paths, so that its command line starts the same plan from any directory.
+        whole: dict[str, Any] = {name: str(user_path(path).absolute()) for name, path in paths.items()}
+        code, result = _performed(replace(options, **whole), request, events)
         if events:
             events.exit_code = code
     if options.json and result is not None:
@@ -52,28 +53,19 @@ def _performed(options: VerlOptions, request: LevelRequest, events: EventStream 
     """The exit code, and what --json prints of it."""
     from ci_tasks.features.verl import comparison, level_run
     from ci_tasks.features.verl.judge.records import RESULT_CODES
-    from ci_tasks.features.verl.judge.summary import text
+    from ci_tasks.features.verl.judge.verdict import text
     from ci_tasks.run.hosts_files import open_config
 
-    baseline = Path(options.baseline) if options.baseline else None
+    level_run.read_baseline(options.baseline or "")
     if options.log:
-        summary = level_run.judge_log(user_path(options.log), request, options.command_line, baseline)
+        summary = level_run.judge_log(user_path(options.log), request, options.command_line, options.baseline or "")
         print("\n".join(text(summary)))
         return RESULT_CODES[summary.result], summary
-    if baseline:
-        level_run.read_baseline(baseline)
     config = open_config(Path(options.bridge), Path(options.verl))
     if options.base:
         return comparison.compare(options, request, config, events=events)
     with level_run.trees_under_test(options, request, config) as trees:
         return (0, level_run.plan(trees)) if options.plan else level_run.run(trees, events=events)
-
-
-def _resolved(options: VerlOptions) -> VerlOptions:
-    """With whole paths, so that its command line starts the same plan from any directory."""
-    named = {name: getattr(options, name) for name in ("bridge", "verl", "baseline")}
-    whole: dict[str, Any] = {name: str(user_path(path).absolute()) for name, path in named.items() if path}
-    return replace(options, **whole)
 
 
 def level_request(options: VerlOptions) -> LevelRequest:
@@ -105,14 +97,12 @@ def _cited(text: str | None) -> str:
 
 def _environment(pairs: tuple[str, ...]) -> dict[str, str]:
     """The variables of --env. Raises UsageError for one that is none, or is a secret."""
-    found = {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
-    for pair in pairs:
-        name = pair.partition("=")[0]
-        if name not in found or not name.isidentifier():
+    found = {}
+    for name, equals, value in (pair.partition("=") for pair in pairs):
+        if not equals or not name.isidentifier():
             raise UsageError(f"--env takes NAME=VALUE, not {name!r}")
         if _SECRET.search(name):
-            raise UsageError(
-                f"--env {name} would put a secret into the log and the summary",
-                hint="name it under `secrets:` of the host in hosts.yaml; its value comes from your environment",
-            )
+            hint = "name it under `secrets:` of the host in hosts.yaml; its value comes from your environment"
+            raise UsageError(f"--env {name} would put a secret into the log and the summary", hint=hint)
+        found[name] = value
     return found

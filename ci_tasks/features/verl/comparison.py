@@ -26,19 +26,16 @@ from ci_tasks.features.verl.levels.levels import LevelRequest
 from ci_tasks.features.verl.options import VerlOptions
 from ci_tasks.records import CANCELLED
 from ci_tasks.resources import user_path
-from ci_tasks.run.checkout_source import ExecutionOptions
 from ci_tasks.run.events import EventStream
-from ci_tasks.run.label import execute_label
 from ci_tasks.trials import rules
-from ci_tasks.trials.rules import AB, Metrics, Outcome, TrialVerdict
+from ci_tasks.trials.rules import AB, Metrics, Outcome, TrialRule, TrialVerdict
 from ci_tasks.trials.trial import Trial, TrialRun
 
 BASE, CANDIDATE = "base", "candidate"
-_LEARNING_LEVEL = 5
 _MARGIN = 0.05  # the drop of the mean reward that a Pass rules out
 _SEED = 42  # verl's own default
-_SEEDS = ("data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.actor.megatron.seed")
-_ROLLOUT = "verl/trainer/config/rollout/rollout.yaml"
+_ACTOR = "actor_rollout_ref.actor"
+_SEEDS = ("data.seed", f"{_ACTOR}.data_loader_seed", f"{_ACTOR}.megatron.seed", "critic.megatron.seed")
 _STATUSES = {PASS: rules.PASSED, FAIL: rules.FAILED, BLOCKED: rules.BLOCKED}  # Not proven says nothing of the code
 _RESULTS = {
     **dict.fromkeys((rules.PASSES, rules.FINE, rules.FIXED, rules.NOT_WORSE), PASS),
@@ -70,37 +67,33 @@ def compare(
     if (user_path(revision) / BRIDGE_HAS).is_dir():
         base, revision = replace(options, bridge=str(user_path(revision).absolute())), ""
     with ExitStack() as stack:
-        theirs = stack.enter_context(trees_under_test(base, request, config, revision))
-        ours = stack.enter_context(trees_under_test(options, request, config))
-        titles = theirs.context.bridge.title, ours.context.bridge.title
-        if theirs.context.bridge.tree == ours.context.bridge.tree:
+        sides = {BASE: stack.enter_context(trees_under_test(base, request, config, revision))}
+        sides[CANDIDATE] = stack.enter_context(trees_under_test(options, request, config))
+        titles = [side.context.bridge.title for side in sides.values()]
+        pinned = {name: side.context.bridge.tree for name, side in sides.items()}
+        verl, *others = {side.context.verl.tree for side in sides.values()}
+        if pinned[BASE] == pinned[CANDIDATE]:
             raise UsageError(f"the candidate's tree is that of the base, {titles[0]}", hint="--base names another")
-        if theirs.context.verl.tree != ours.context.verl.tree:
+        if others:
             raise CheckoutError(f"{options.verl} changed while it was copied", hint="run it again")
-        print(f"base: {titles[0]}; candidate: {titles[1]}; verl: {ours.context.verl.title}", flush=True)
-
-        def perform(run: TrialRun) -> list[Outcome]:
-            return [_run(theirs if run.setting == BASE else ours, run, events)]
-
-        rule = AB(BASE, CANDIDATE, at_most=2 * options.repeat, screen=True)
-        curves = Metrics(BASE, CANDIDATE, "reward", _MARGIN, options.repeat)
-        pinned = {BASE: theirs.context.bridge.tree, CANDIDATE: ours.context.bridge.tree}
-        more = {"verl": ours.context.verl.tree, "host": options.host, "request": repr(encode(request))}
-        with Trial("verl", pinned, [f"level {request.level}"], perform, more=more) as trial:
-            trial.run(
-                lambda *_: curves if request.level == _LEARNING_LEVEL else rule,
-                until=lambda: bool(_unclear(trial.outcomes)),
-            )
+        print(f"base: {titles[0]}; candidate: {titles[1]}; verl: {sides[BASE].context.verl.title}", flush=True)
+        rule: TrialRule = AB(BASE, CANDIDATE, at_most=2 * options.repeat, screen=True)
+        if request.level == 5:
+            rule = Metrics(BASE, CANDIDATE, "reward", _MARGIN, options.repeat)
+        more = {"verl": verl, "host": options.host, "request": repr(encode(request))}
+        row = f"level {request.level}"
+        with Trial("verl", pinned, [row], lambda run: [_run(sides[run.setting], run, events)], more=more) as trial:
+            trial.run(lambda *_: rule, until=lambda: bool(_unclear(trial.outcomes)))
     if trial.is_interrupted:
         return EXIT_CANCELLED, None
     trial.path.unlink(missing_ok=True)  # the same command begins again: only an interrupted one goes on
-    word, sentence = conclusion(trial.outcomes, trial.verdict(trial.rows[0]))
-    result = LevelComparison(word, RESULT_CODES[word], sentence, *titles, tuple(trial.outcomes))
+    word, sentence = conclusion(trial.outcomes, trial.verdict(row))
     print(f"\nResult: {word} - {sentence}")
     last = {one.setting: one.run for one in trial.outcomes}
     if len(last) == 2:
         print(f"settings, metrics, time and memory side by side: ci-tasks diff {last[BASE]} {last[CANDIDATE]}")
-    return result.exit_code, result
+    code = RESULT_CODES[word]
+    return code, LevelComparison(word, code, sentence, titles[0], titles[1], tuple(trial.outcomes))
 
 
 def conclusion(outcomes: Sequence[Outcome], verdict: TrialVerdict) -> tuple[str, str]:
@@ -127,35 +120,34 @@ def _unclear(outcomes: Sequence[Outcome]) -> str:
 def seeds(verl: Path, run: TrialRun, level: int) -> list[str]:
     """Overrides that give a run the seed of its pair, wherever this verl has one. Newer ones have a seed of the
     rollout. Below level 5 the candidate's first run is the reason to compare, and is in no pair."""
-    pair = run.number - 1 if run.setting == CANDIDATE and level != _LEARNING_LEVEL else run.number
-    rollout = verl / _ROLLOUT
+    pair = run.number - 1 if run.setting == CANDIDATE and level != 5 else run.number
+    rollout = verl / "verl/trainer/config/rollout/rollout.yaml"
     has_seed = rollout.is_file() and re.search("^seed:", rollout.read_text("utf-8"), re.MULTILINE)
-    names = [*_SEEDS, "critic.megatron.seed", *(["actor_rollout_ref.rollout.seed"] if has_seed else [])]
+    names = [*_SEEDS, *(["actor_rollout_ref.rollout.seed"] if has_seed else [])]
     return [f"++{name}={_SEED + max(pair, 1) - 1}" for name in names]
 
 
 def _run(trees: LevelTrees, run: TrialRun, events: EventStream | None) -> Outcome:
     """A run of one side, judged as its level is. Raises KeyboardInterrupt after ^C."""
-    level = trees.context.request.level
-    seeded = trees.with_overrides(seeds(trees.path / "verl", run, level))
-    source, request = seeded.job()
-    done = execute_label(source, trees.config, request, ExecutionOptions(events=events))
+    asked = trees.context.request
+    asked = replace(asked, overrides=(*asked.overrides, *seeds(trees.path / "verl", run, asked.level)))
+    seeded = replace(trees, context=replace(trees.context, request=asked))
+    done = seeded.execute(events)
     if done is None or not done.records or done.records[0].status == CANCELLED:
         raise KeyboardInterrupt
     record, log = done.records[0], done.logs[0]
     summary, facts = evaluate(seeded.context, record, os.path.dirname(log))
-    word, sentence = summary.result, summary.sentence
     training = facts.trainings.get(seeded.trainings[-1].name)
     rewards = values_of(training.metrics, REWARD) if training else []
     last = rewards[len(rewards) // 2 :] if len(rewards) > 3 else []
     # At level 5 the curves decide, whatever the level's own criteria say of a training that came to its end.
-    learned = level == _LEARNING_LEVEL and training and training.exit_code == 0 and last
+    learned = asked.level == 5 and training and training.exit_code == 0 and last
     return Outcome(
         run.setting,
         run.rows[0],
-        rules.PASSED if learned else _STATUSES.get(word, word),
-        signature=re.sub(r"\d+|/\S+", "…", sentence),
-        reason="" if word == PASS else f"{word}: {sentence}",
+        rules.PASSED if learned else _STATUSES.get(summary.result, summary.result),
+        signature=re.sub(r"\d+|/\S+", "…", summary.sentence),
+        reason="" if summary.result == PASS else f"{summary.result}: {summary.sentence}",
         run=record.id,
         log=log,
         image=image_identity(record),

@@ -1,7 +1,7 @@
 """The probe's hook for verl: notes from inside a training what its log does not say, or says in words that change.
 
 It travels with the probe into every Python of the job, so it uses the standard library of Python 3.8 alone and imports
-nothing of ours. Once one of MODULES has been imported, the functions that `_TABLE` names there are put behind a
+nothing of ours. Once one of MODULES has been imported, the functions that `TABLE` names there are put behind a
 wrapper that calls them first and then notes; a name that a revision does not have is noted as missing. What fails in a
 note never reaches the job. The records' meaning: `ci_tasks.features.verl.judge.training_run`.
 """
@@ -27,9 +27,6 @@ class WrappedCall(NamedTuple):
     result: Any
     error: Optional[BaseException]
 
-    def argument(self, name: str, place: int, default: Any = None) -> Any:
-        return self.keywords.get(name, self.arguments[place] if len(self.arguments) > place else default)
-
 
 # -- what is noted of a call -----------------------------------------------------------------------------------------
 
@@ -38,9 +35,9 @@ def note_model(emit: Emit, call: WrappedCall) -> None:
     """Of the models that a function returned: a list of chunks, a tuple with them, or one."""
     first = call.arguments[0] if call.arguments else None
     is_provider = hasattr(first, "provide") and hasattr(first, "finalize")
-    provider = type(first).__name__ if is_provider else ""
     layers = getattr(first, "num_layers", 0) if is_provider else 0
     for model in _models(call.result):
+        provider = type(first).__name__ if is_provider else ""
         emit("model", provider=provider, layers=layers if type(layers) is int else 0, **_described(model))
 
 
@@ -66,25 +63,20 @@ def note_loaded(emit: Emit, call: WrappedCall) -> None:
 
 _MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager"
 # Module, name in it (one with a dot is a method), what to note.
-_TABLE: Tuple[Tuple[str, str, Callable[[Emit, WrappedCall], None]], ...] = (
+TABLE: Tuple[Tuple[str, str, Callable[[Emit, WrappedCall], None]], ...] = (
     (_MANAGER, "MegatronCheckpointManager.save_checkpoint", note_saved),
     (_MANAGER, "MegatronCheckpointManager.load_checkpoint", note_loaded),
     ("verl.utils.megatron_utils", "make_megatron_module", note_model),
     ("megatron.bridge.models.model_provider", "ModelProviderMixin.provide_distributed_model", note_model),
     ("megatron.core.parallel_state", "initialize_model_parallel", note_sizes),
 )
-MODULES = tuple(dict.fromkeys(row[0] for row in _TABLE))
-
-
-def names_by_module() -> Dict[str, Dict[str, str]]:
-    """Module → name in it → the kind of record that it gives."""
-    return {module: {row[1]: row[2].__name__[5:] for row in _TABLE if row[0] == module} for module in MODULES}
+MODULES = tuple(dict.fromkeys(row[0] for row in TABLE))
 
 
 def after_import(module: Any, emit: Emit) -> None:
     found: List[str] = []
     missing: List[str] = []
-    for _, name, note in (row for row in _TABLE if row[0] == module.__name__):
+    for _, name, note in (row for row in TABLE if row[0] == module.__name__):
         owner, _, attribute = name.rpartition(".")
         place = getattr(module, owner, None) if owner else module
         function = vars(place).get(attribute) if place is not None else None
@@ -148,7 +140,7 @@ def _described(model: Any) -> Dict[str, Any]:
 
 def _at_path(call: WrappedCall) -> Dict[str, Any]:
     """The path that a call was given, with its files, their sizes, and how the call ended."""
-    given = call.argument("local_path", 1)
+    given = call.keywords.get("local_path", call.arguments[1] if len(call.arguments) > 1 else "")
     path, files = str(given or ""), {}  # type: Tuple[str, Dict[str, int]]
     every = sorted(os.path.join(directory, name) for directory, _, names in os.walk(path) for name in names)
     for name in every[:MAX_FILES]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.features.verl.probe_hook import names_by_module
+from ci_tasks.features.verl.probe_hook import MODULES, TABLE
 
 REVISIONS: Mapping[str, Mapping[str, Mapping[str, list[str]]]] = json.loads(
     Path(__file__).with_name("hook_names.json").read_text(encoding="utf-8")
@@ -18,9 +18,8 @@ REVISIONS: Mapping[str, Mapping[str, Mapping[str, list[str]]]] = json.loads(
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_revision_has_each_function_of_its_package_and_calls_it_as_the_hook_expects(revision: str) -> None:
     modules = REVISIONS[revision]
-    assert {module: set(names) for module, names in modules.items()} == {
-        module: set(names) for module, names in names_by_module().items() if module in modules
-    }
+    expected = {module: {name for own, name, _ in TABLE if own == module} for module in MODULES if module in modules}
+    assert {module: set(names) for module, names in modules.items()} == expected
     for names in modules.values():
         for name, parameters in names.items():
             assert parameters[0] == "self" or "." not in name
@@ -28,4 +27,4 @@ def test_a_revision_has_each_function_of_its_package_and_calls_it_as_the_hook_ex
 
 
 def test_the_revisions_are_of_all_three_packages() -> None:
-    assert {module for modules in REVISIONS.values() for module in modules} == set(names_by_module())
+    assert {module for modules in REVISIONS.values() for module in modules} == set(MODULES)

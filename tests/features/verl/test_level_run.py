@@ -11,8 +11,8 @@ import pytest
 from ci_tasks.agent.records import Checkout
 from ci_tasks.errors import UsageError
 from ci_tasks.features.verl.judge.records import Summary
-from ci_tasks.features.verl.judge.summary import BACKEND, VARIANTS, text
-from ci_tasks.features.verl.level_run import _remarks, judge_log, read_baseline, repository
+from ci_tasks.features.verl.judge.verdict import BACKEND, VARIANTS, repository, text
+from ci_tasks.features.verl.level_run import _remarks, judge_log, read_baseline
 from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
 from tests.features.verl.judge.conftest import Writer
 
@@ -85,7 +85,7 @@ def test_a_log_that_is_not_there_or_has_no_reward_is_an_error(tmp_path: Path) ->
         judge_log(tmp_path / "none", LevelRequest(0))
     (tmp_path / "log").write_text("nothing")
     with pytest.raises(UsageError, match="has no critic/rewards/mean of any step"):
-        read_baseline(tmp_path / "log")
+        read_baseline(str(tmp_path / "log"))
 
 
 def test_a_tree_is_named_by_the_commit_that_git_knows_and_the_files_that_differ() -> None:

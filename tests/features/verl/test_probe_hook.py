@@ -16,8 +16,8 @@ from ci_tasks.features.verl.judge.training_run import (
     ParallelSizes,
     TrainingRun,
 )
-from ci_tasks.features.verl.levels.job import SUITE
-from ci_tasks.features.verl.levels.levels import LevelRequest, Training
+from ci_tasks.features.verl.levels.levels import Training
+from ci_tasks.features.verl.suite import SUITE
 from ci_tasks.results.probe_evidence import probe_summary
 from ci_tasks.run.row_plans import probe_rules
 from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpreter
@@ -116,7 +116,7 @@ def test_a_training_is_noted_as_it_was_configured_built_logged_and_saved(python:
     """What is not finite is a word, and a name that this revision does not have is said to be missing."""
     run(python, PROGRAM.replace("ROOT", str(tmp_path)))
     saved, gone = f"{tmp_path}/actor", f"{tmp_path}/none"
-    noted = TrainingRun(Training("", 0, {}), TrainingFacts(""), LevelRequest(0), evidence=python.evidence())
+    noted = TrainingRun(Training("", 0, {}), TrainingFacts(), evidence=python.evidence())
     files = {"dist_ckpt/part.distcp": 7}
     expected: dict[tuple[str, type[Any]], list[Any]] = {
         ("model", BuiltModel): [MODEL],

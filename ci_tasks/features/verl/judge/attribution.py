@@ -22,99 +22,68 @@ CHANGE, ENVIRONMENT, UNCLEAR = "the change", "the environment", "unclear"
 
 class Stage(NamedTuple):
     """`owner` is whose failure it is once construction has begun; before, it is the environment's, unless it is the
-    change's own. `frames` are looked for in frames, `words`, if no frame is known, in the text and triage's cause."""
+    change's own."""
 
     name: str
     owner: str
     follow_up: str
-    frames: str = "$^"
-    words: str = "$^"
 
 
-WRONG_PATH = Stage(
-    "the import of the local Bridge checkout",
-    ENVIRONMENT,
-    "environment fix: correct PYTHONPATH, for Ray workers by runtime_env.env_vars.PYTHONPATH, then rerun",
-)
-OWN_IMPORT = Stage(
-    "the Bridge checkout's own imports", CHANGE, "provider fix: what Bridge imports is not there or broken"
-)
-# What decides before any frame: by triage's cause, else by the group of its cause.
-_DOWNLOAD = Stage("a download", ENVIRONMENT, "environment fix: download the model before the run, and pass MODEL_PATH")
+_PATH_FIX = "environment fix: correct PYTHONPATH, for Ray workers by runtime_env.env_vars.PYTHONPATH, then rerun"
+WRONG_PATH = Stage("the import of the local Bridge checkout", ENVIRONMENT, _PATH_FIX)
+OWN_IMPORT = Stage("the Bridge checkout's own imports", CHANGE, "provider fix: what it imports is not there or broken")
+_DOWNLOAD_FIX = "environment fix: download the model first; HF_HOME, HF_HUB_CACHE, and MODEL_PATH on a disk with room"
+_DOWNLOAD = Stage("a download or a full disk", ENVIRONMENT, _DOWNLOAD_FIX)
 _PACKAGES = Stage("package setup", ENVIRONMENT, "environment fix: install what is missing, as container setup")
-_MACHINE = Stage(
-    "the machine",
-    ENVIRONMENT,
-    "environment fix: GPUs, driver, memory, ports, limits, permissions, visible devices",
-)
-_DECIDES = {
-    "disk_full": Stage(
-        "a full disk", ENVIRONMENT, "environment fix: move HF_HOME, HF_HUB_CACHE, and MODEL_PATH, then rerun"
-    ),
-    "lock_timeout": _MACHINE,
-    "nccl_error": Stage("communication", UNCLEAR, "rerun, and see which rank did not take part: NCCL_DEBUG=INFO"),
-    NETWORK: _DOWNLOAD,
-    DEPENDENCY: _PACKAGES,
-    MACHINE: _MACHINE,
-    "host_memory": _MACHINE,
-    "gpu_memory": Stage(
-        "GPU memory", UNCLEAR, "reduce the load of each GPU: TP/PP/CP, micro-batches, rollout batch size"
-    ),
-    "hang": Stage("a hang", UNCLEAR, "rerun, and see which rank did not take part: the run's hang folder"),
-}
-# What no rule of triage's knows.
-_WORDS = (
-    (r"No module named '?megatron(?:\.bridge|\.core)?'?(?:$|[^.\w])", WRONG_PATH),
-    (r"SafetensorError|NameResolutionError|Failed to resolve '|HfHubHTTP|LocalEntryNotFound|No route to", _DOWNLOAD),
-    (r"Too many open files|can't start new thread|Resource temporarily unavailable|no kernel image", _MACHINE),
-    (r"node running low on memory", _MACHINE),
-    (r"No module named|cannot open shared object|undefined symbol", _PACKAGES),
-)
-_REWARD_MODEL = Stage(
-    "the reward model",
-    ENVIRONMENT,
-    "environment fix: set RM_MODEL_PATH to a local reward model, or disable it and report that as a limitation",
-    r"/verl/.*reward",
-    r"reward[_ -]?(?:model|loop|manager)|RM_MODEL_PATH|Skywork-Reward|reward_fn",
-)
-_AROUND_BRIDGE = (
-    _REWARD_MODEL,
-    Stage(
-        "the data",
-        UNCLEAR,
-        "prepare the data with examples/data_preprocess/gsm8k.py, or set TRAIN_FILES and VAL_FILES",
-        r"/verl/utils/dataset/|/site-packages/(?:datasets|pyarrow)/",
-        r"\.parquet|TRAIN_FILES|VAL_FILES",
-    ),
-    Stage(
-        "the rollout engine",
-        UNCLEAR,
-        "report the boundary: before actor construction it may be verl's rollout engine rather than a Bridge provider",
-        r"/(?:vllm|sglang)/|/verl/workers/rollout/|llm_server",
-        r"\bvllm|sglang_engine|cuda_graph_capture|Engine(?:Core|Dead)|Engine core|GPU memory utilization",
-    ),
-    Stage(
-        "verl's configuration",
-        UNCLEAR,
-        "correct the setting that this verl does not have, or does not accept",
-        r"/(?:hydra|omegaconf)/",
-        r"Could not override|Could not append|is not in struct|config_hydra",
-    ),
-    Stage(
-        "Ray or the death of a process",
-        UNCLEAR,
-        "find out why it died, stop Ray inside the container (ray stop --force), then rerun",
-        words=r"worker died|actor (?:is dead|died)|Actor(?:Died|Unavailable)Error|WorkerCrashedError|SYSTEM_ERROR"
-        r"|segfault_illegal_access|ray_cluster|ray\.init|GCS|raylet|placement group",
-    ),
-)
-_OF_BRIDGE = (
-    Stage("LoRA", CHANGE, "check LoRA's target module names, and Bridge's non-vanilla PEFT helpers", "(?i)peft|lora"),
-    Stage("checkpoint save/load", CHANGE, "rerun without save/resume (SAVE_FREQ=-1) to separate both", "checkpoint"),
-    Stage(CONSTRUCTION, CHANGE, "check that the provider is finalized with the parallel sizes of Megatron mpu", ""),
-)
+_MACHINE = Stage("the machine", ENVIRONMENT, "environment fix: GPUs, driver, memory, ports, limits, permissions")
+_NO_REWARD = "environment fix: RM_MODEL_PATH of a local reward model, or --no-reward-model, which is a limitation"
+_REWARD_MODEL = Stage("the reward model", ENVIRONMENT, _NO_REWARD)
+_WAITED = Stage("communication", UNCLEAR, "rerun with NCCL_DEBUG=INFO, and see which rank did not take part")
+_MEMORY = Stage("GPU memory", UNCLEAR, "reduce the load of each GPU: TP/PP/CP, micro-batches, rollout batch size")
+_DATA = Stage("the data", UNCLEAR, "prepare it with examples/data_preprocess/gsm8k.py, or --train-files, --val-files")
+_BOUNDARY = "report the boundary: before actor construction it may be the rollout engine, not a Bridge provider"
+_ROLLOUT = Stage("the rollout engine", UNCLEAR, _BOUNDARY)
+_SETTINGS = Stage("verl's configuration", UNCLEAR, "correct the setting that this verl does not have or accept")
+_DEATH = Stage("Ray or the death of a process", UNCLEAR, "find out why it died; ray stop --force; rerun")
+_LORA = Stage("LoRA", CHANGE, "check LoRA's target module names, and Bridge's non-vanilla PEFT helpers")
+_CHECKPOINT = Stage("checkpoint save/load", CHANGE, "rerun without save/resume (SAVE_FREQ=-1) to separate both")
+_BUILD = Stage(CONSTRUCTION, CHANGE, "check that the provider is finalized with the parallel sizes of Megatron mpu")
 _STEP = Stage("the training step", CHANGE, "provider fix, or a narrower rerun: the line above is where to begin")
 _START = Stage("the start of the job", UNCLEAR, "environment fix: the line above is where to begin, then rerun")
+
+# What decides before any frame: words that no rule of triage's knows, then triage's cause, or its group.
+_SAID = (
+    (r"No module named '?megatron(?:\.bridge|\.core)?'?(?:$|[^.\w])", WRONG_PATH),
+    (r"SafetensorError|NameResolutionError|Failed to resolve '|HfHubHTTP|LocalEntryNotFound|No route to", _DOWNLOAD),
+    (
+        r"Too many open files|can't start new thread|Resource temporarily un|no kernel image|running low on mem",
+        _MACHINE,
+    ),
+    (r"No module named|cannot open shared object|undefined symbol", _PACKAGES),
+)
+_CAUSES = {
+    **dict.fromkeys(("disk_full", NETWORK), _DOWNLOAD),
+    **dict.fromkeys(("lock_timeout", "host_memory", MACHINE), _MACHINE),
+    **dict.fromkeys(("nccl_error", "hang"), _WAITED),
+    DEPENDENCY: _PACKAGES,
+    "gpu_memory": _MEMORY,
+}
+# Of the innermost frame that is known, and if none is, of the text and triage's cause.
+_FRAMES = (
+    (r"/verl/.*reward", _REWARD_MODEL),
+    (r"/verl/utils/dataset/|/site-packages/(?:datasets|pyarrow)/", _DATA),
+    (r"/(?:vllm|sglang)/|/verl/workers/rollout/|llm_server", _ROLLOUT),
+    (r"/(?:hydra|omegaconf)/", _SETTINGS),
+)
+_WORDS = (
+    (r"reward[_ -]?(?:model|loop|manager)|RM_MODEL_PATH|Skywork-Reward|reward_fn", _REWARD_MODEL),
+    (r"\.parquet|TRAIN_FILES|VAL_FILES", _DATA),
+    (r"\bvllm|sglang_engine|cuda_graph_capture|Engine(?:Core|Dead)|Engine core|GPU memory utilization", _ROLLOUT),
+    (r"Could not override|Could not append|is not in struct|config_hydra", _SETTINGS),
+    (r"worker died|actor (?:is dead|died)|Actor(?:Died|Unavailable)Error|WorkerCrashedError|SYSTEM_ERROR", _DEATH),
+    (r"segfault_illegal_access|ray_cluster|ray\.init|GCS|raylet|placement group", _DEATH),
+)
+_OF_BRIDGE = (("(?i)peft|lora", _LORA), ("checkpoint", _CHECKPOINT), ("", _BUILD))  # of all frames of one in Bridge
 # What only Bridge's own code can lack: its modules, and names of itself and of the Megatron-core that it pins.
 _OWN_NAME = re.compile(
     r"No module named '?megatron\.(?:bridge|core)\.|"
@@ -131,24 +100,21 @@ class Attribution(NamedTuple):
 
     stage: Stage
     owner: str
-    constructed: bool
+    began: bool
 
     def __str__(self) -> str:
         if self.stage.name == CONSTRUCTION:
             return f"in {CONSTRUCTION}"
-        return f"{self.stage.name}, {'after' if self.constructed else 'before'} {CONSTRUCTION} began"
+        return f"{self.stage.name}, {'after' if self.began else 'before'} {CONSTRUCTION} began"
 
 
-def attribute(
-    failure: TrainingFailure | None, constructed: bool, root: str = "", reward: Iterable[str] = ()
-) -> Attribution:
-    """Whose failure ended a training. `constructed`: construction had begun before it. `root` is the Bridge checkout as
+def attribute(failure: TrainingFailure | None, began: bool, root: str = "", reward: Iterable[str] = ()) -> Attribution:
+    """Whose failure ended a training. `began`: construction had begun before it. `root` is the Bridge checkout as
     the job sees it, `reward` are paths of the reward model. An exit code alone says nothing."""
     if failure is None:
-        return Attribution(_STEP if constructed else _START, UNCLEAR if constructed else ENVIRONMENT, constructed)
-    stage = _stage(failure, constructed, root, reward)
-    owner = stage.owner if constructed or stage.owner == CHANGE else ENVIRONMENT
-    return Attribution(stage, owner, constructed)
+        return Attribution(_STEP, UNCLEAR, began) if began else Attribution(_START, ENVIRONMENT, began)
+    stage = _stage(failure, began, root, reward)
+    return Attribution(stage, stage.owner if began or stage.owner == CHANGE else ENVIRONMENT, began)
 
 
 def stage_of(text: str) -> Stage:
@@ -161,37 +127,33 @@ def stage_of_check(key: str, text: str) -> Stage:
     of a command, such as `--extra vllm`, decide nothing."""
     if key not in (DRIVER, WORKER):
         stage = stage_of(text)
-        return stage if stage.words == "$^" else _START
+        return _START if stage in dict(_WORDS).values() else stage
     stage = _stage(TrainingFailure.said(text, ("/megatron/bridge/__init__.py:<module>",)), False)
     return stage if stage is OWN_IMPORT or stage.owner == ENVIRONMENT else WRONG_PATH
 
 
-def _stage(failure: TrainingFailure, constructed: bool, root: str = "", reward: Iterable[str] = ()) -> Stage:
-    text, frames, cause = failure.text, failure.frames, failure.cause
+def _stage(failure: TrainingFailure, began: bool, root: str = "", reward: Iterable[str] = ()) -> Stage:
+    text, frames = failure.text, failure.frames
     in_bridge = any(constructs(frame) for frame in frames)
     own_error = in_bridge and not failure.constructs and _OWN_ERROR.search(text) and not _ANOTHER.search(text)
     if own_error or _is_own_name(text, root):
         return OWN_IMPORT
     if any(path and path in text for path in reward):
         return _REWARD_MODEL
-    for words, stage in _WORDS:
-        if re.search(words, text):
-            return stage
-    if known := _DECIDES.get(cause) or _DECIDES.get(group_of(cause)):
-        return known
-    for frame in reversed(frames):  # the innermost that lies in code that is known here
-        if constructs(frame):
-            return next(stage for stage in _OF_BRIDGE if re.search(stage.frames, "\n".join(frames)))
-        if around := next((stage for stage in _AROUND_BRIDGE if re.search(stage.frames, frame)), None):
-            return around
-    told = f"{text}\n{cause}"
-    said = (stage for stage in _AROUND_BRIDGE if re.search(stage.words, told, re.IGNORECASE))
-    return next(said, _STEP if constructed else _START)
+    if decided := _first(_SAID, text) or _CAUSES.get(failure.cause) or _CAUSES.get(group_of(failure.cause)):
+        return decided
+    for frame in reversed(frames):
+        if known := _first(_OF_BRIDGE, "\n".join(frames)) if constructs(frame) else _first(_FRAMES, frame):
+            return known
+    return _first(_WORDS, f"{text}\n{failure.cause}", re.IGNORECASE) or (_STEP if began else _START)
+
+
+def _first(rules: Iterable[tuple[str, Stage]], text: str, flags: int = 0) -> Stage | None:
+    return next((stage for pattern, stage in rules if re.search(pattern, text, flags)), None)
 
 
 def _is_own_name(text: str, root: str) -> bool:
     """Whether an import fails for what the Bridge checkout itself has in it, or lacks. A Megatron-core that lies
     elsewhere is not the one that it pins."""
     place = _PLACE.search(text)
-    pinned = not (place and root) or place[1].startswith(root)
-    return bool(_OWN_NAME.search(text)) and pinned
+    return bool(_OWN_NAME.search(text)) and (not (place and root) or place[1].startswith(root))

@@ -22,12 +22,12 @@ from itertools import pairwise
 from statistics import fmean, linear_regression, pstdev
 
 from ci_tasks.errors import some
-from ci_tasks.features.verl.judge.records import Criterion, contradicted, not_seen, shown
+from ci_tasks.features.verl.judge.records import CONTRADICTED, NOT_SEEN, SHOWN, Criterion
 from ci_tasks.features.verl.judge.training_log import Metrics
 from ci_tasks.trials.rules import chance_of_more
 
 REWARD = "critic/rewards/mean"
-TREND, UPDATES = "validation or reward trend", "stable updates"
+TREND, CAP = "validation or reward trend", "responses end before the length cap"
 ERROR = 0.05  # how often a run without a learning signal may be shown to have one
 _LEVEL = 0.03  # of a single test: the correction for steps that are not independent leaves a little
 _FALLS = 0.01  # of the word that rewards fall, which fails a level
@@ -44,67 +44,67 @@ LEAST_ENTROPY = (0.02, 0.1)  # nats a token, and the share of what it was at the
 HALVED = 0.5  # of a reward: no scatter of a batch
 VALIDATED = 1000  # answers of a validation, whose scatter is that of a share of so many; gsm8k's test set has 1,319
 _REWARDS = (REWARD, "critic/score/mean")
-_ACTOR_LOSS, _CRITIC_LOSS = re.compile("^actor/.*loss"), re.compile("^critic/.*loss")
-_REWARD = re.compile("^critic/(?:rewards|score)/mean$")
+_VARY = {
+    "rewards vary": _REWARDS,
+    "losses vary": ("actor/pg_loss", "critic/vf_loss"),
+    "critic values vary": ("critic/values/mean", "critic/vpred_mean"),
+}
 _VALIDATION = re.compile(r"(?i)^val-core/.*(?:reward|acc|score)")
 _KL = re.compile(r"(?i)(?:^|[/_])kl(?:_loss)?$|kl_penalty$")
 _LOG_PROBS = re.compile(r"(?i)log_?probs?(?:/|_)?mean|probs_diff_mean|^actor/entropy$")
 _RERUN = "rerun with more steps, or with --base and --repeat, which compares pairs of trainings"
-_COMPARE = "compare with the base: --base REV --repeat 5"
-Points = Sequence[tuple[int, float]]
 
 
 def learning(
-    metrics: Metrics, steps: int, *, critic: bool = True, baseline: Metrics | None = None
+    metrics: Metrics, steps: int, *, critic: bool = True, baseline: Metrics | None = None, unlike: str = ""
 ) -> Iterator[Criterion]:
     """The guide's evidence list for one run of so many steps. `critic` says that there is one; `baseline` are another
-    run's metrics to compare with. What finite metrics and trainable parameters show is judged at every level, not here.
-    """
+    run's metrics to compare with, `unlike` says why it is none. What finite metrics and trainable parameters show is
+    judged at every level, not here."""
     keys = sorted({key for values in metrics.values() for key in values})
     yield _every_step(metrics, steps, critic)
-    yield trend(metrics, baseline)
+    yield trend(metrics, baseline, unlike)
     yield _gradients(metrics)
-    for name, wanted in (
-        ("rewards vary", _REWARDS),
-        ("losses vary", ("actor/pg_loss", "critic/vf_loss")),
-        ("critic values vary", ("critic/values/mean", "critic/vpred_mean")),
-        ("logprobs vary", [key for key in keys if _LOG_PROBS.search(key)]),
-    ):
+    logprobs = [key for key in keys if _LOG_PROBS.search(key)]
+    for name, wanted in {**_VARY, "logprobs vary": logprobs}.items():
         curves = {key: values for key in wanted if len(values := values_of(metrics, key)) >= FEWEST_FOR_CONSTANT}
         flat = [key for key, values in curves.items() if max(values) - min(values) <= SAME * max(map(abs, values))]
+        ranges = [f"{key} from {min(values):.4g} to {max(values):.4g}" for key, values in curves.items()]
         for key in flat[:1]:
-            yield contradicted(name, f"{key} is {curves[key][0]:.4g} at all {len(curves[key])} steps")
-        if curves and not flat:
-            ranges = (f"{key} from {min(values):.4g} to {max(values):.4g}" for key, values in curves.items())
-            yield shown(name, "; ".join(ranges))
-        if not curves and wanted is _REWARDS:
-            yield not_seen(name, "too few were logged")
-    yield from _stable(metrics, [key for key in keys if _KL.search(key)])
+            yield Criterion(name, CONTRADICTED, f"{key} is {curves[key][0]:.4g} at all {len(curves[key])} steps")
+        if ranges and not flat:
+            yield Criterion(name, SHOWN, "; ".join(ranges))
+        if not ranges and wanted is _REWARDS:
+            yield Criterion(name, NOT_SEEN, "too few were logged")
+    yield from (Criterion("stable updates", *seen) for seen in _stable(metrics, keys))
     if capped := values_of(metrics, "response_length/clip_ratio"):
         share = fmean(capped[-max(1, len(capped) // 3) :])
-        name, text = "responses end before the length cap", f"{share:.0%} of the last steps' responses hit the cap"
-        more = f"{text}: not strong evidence; raise the response length, then rerun"
-        yield contradicted(name, more) if share >= MANY_CAPPED else shown(name, text)
+        text = f"{share:.0%} of the last steps' responses hit the cap"
+        todo = "no strong evidence: raise the response length, then rerun"
+        yield Criterion(CAP, CONTRADICTED if share >= MANY_CAPPED else SHOWN, text, "", todo)
 
 
-def trend(metrics: Metrics, baseline: Metrics | None = None) -> Criterion:
+def trend(metrics: Metrics, baseline: Metrics | None = None, unlike: str = "") -> Criterion:
     """Whether the reward moved up since the start, or is level with a baseline's. A validation that falls by more than
     its scatter takes the word back; that it rises shows nothing alone."""
     rewards = _rewards(metrics)
-    base = _rewards(baseline) if baseline is not None else rewards
-    if min(len(rewards), len(base)) < FEWEST_FOR_TREND:
-        return not_seen(TREND, f"rewards at {min(len(rewards), len(base))} steps are too few for a trend", "", _RERUN)
+    base = rewards if baseline is None else _rewards(baseline)
+    few = min(len(rewards), len(base))
+    if unlike or few < FEWEST_FOR_TREND:
+        text = f"another training is no baseline: {unlike}" if unlike else f"rewards at {few} steps show no trend"
+        return Criterion(TREND, NOT_SEEN, text, "", "name the log of an equal training" if unlike else _RERUN)
     if baseline is None:
         gain, error, freedom = _slope(rewards)
-        text, least = f"reward {gain:+.4g} over {len(rewards)} steps, standard error {error:.2g}", 0.0
+        text, least, falls = f"reward {gain:+.4g} over {len(rewards)} steps", 0.0, "it falls"
     else:
         gain, error, freedom = _difference(rewards, base)
-        text, least = f"reward {gain:+.4g} against the baseline's (last halves, standard error {error:.2g})", -MARGIN
+        text, least, falls = f"reward {gain:+.4g} against the baseline's last half", -MARGIN, "below it"
+    text += f", standard error {error:.2g}"
     if chance_of_more(-gain, error, freedom) <= _FALLS:
-        return contradicted(TREND, f"{text}: it falls" if baseline is None else f"{text}: below it", "", _COMPARE)
-    doubt = "" if chance_of_more(gain - least, error, freedom) <= _LEVEL else "no more than its scatter"
-    doubt = doubt or _doubt(metrics, [value for _, value in rewards])
-    return not_seen(TREND, f"{text}; but {doubt}", "", _RERUN) if doubt else shown(TREND, text)
+        return Criterion(TREND, CONTRADICTED, f"{text}: {falls}", "", "compare with the base: --base REV --repeat 5")
+    is_likely = chance_of_more(gain - least, error, freedom) <= _LEVEL
+    doubt = _doubt(metrics, [value for _, value in rewards]) if is_likely else "no more than its scatter"
+    return Criterion(TREND, NOT_SEEN, f"{text}; but {doubt}", "", _RERUN) if doubt else Criterion(TREND, SHOWN, text)
 
 
 def series(metrics: Metrics, key: str) -> list[tuple[int, float]]:
@@ -142,7 +142,7 @@ def _doubt(metrics: Metrics, rewards: Sequence[float]) -> str:
 # -- of the reward's scatter: (difference, its standard error, degrees of freedom) -------------------------------------
 
 
-def _slope(points: Points) -> tuple[float, float, float]:
+def _slope(points: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
     """The gain from the first step to the last along a line."""
     steps, values = [float(step) for step, _ in points], [value for _, value in points]
     slope, start = linear_regression(steps, values)
@@ -152,7 +152,7 @@ def _slope(points: Points) -> tuple[float, float, float]:
     return slope * length, round(error / pstdev(steps) * length, 12), freedom  # a straight line has none
 
 
-def _difference(rewards: Points, base: Points) -> tuple[float, float, float]:
+def _difference(rewards: Sequence[tuple[int, float]], base: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
     """Of the last halves, where both have levelled off as far as they do."""
     ours, theirs = ([value for _, value in points[len(points) // 2 :]] for points in (rewards, base))
     parts = [_error([value - fmean(half) for value in half], fitted=1) for half in (ours, theirs)]
@@ -175,45 +175,41 @@ def _error(rest: Sequence[float], fitted: int) -> tuple[float, float]:
 
 
 def _every_step(metrics: Metrics, steps: int, critic: bool) -> Criterion:
-    wanted = {"actor loss": _ACTOR_LOSS, "reward": _REWARD, **({"critic loss": _CRITIC_LOSS} if critic else {})}
-    logged = {
-        what: sum(any(map(pattern.search, metrics.get(step, ()))) for step in range(1, steps + 1))
-        for what, pattern in wanted.items()
-    }
+    wanted = {"actor loss": "^actor/.*loss", "reward": "^critic/(?:rewards|score)/mean$"}
+    wanted |= {"critic loss": "^critic/.*loss"} if critic else {}
+    rows = [metrics.get(step, ()) for step in range(1, steps + 1)]
+    logged = {what: sum(any(re.search(key, name) for name in row) for row in rows) for what, key in wanted.items()}
     text = ", ".join(f"{what} at {count} of {steps} steps" for what, count in logged.items())
-    if min(logged.values()) < steps:
-        return not_seen("metrics at every step", text, "", "rerun with verl's console logger, and keep the whole log")
-    return shown("metrics at every step", text)
+    outcome = NOT_SEEN if min(logged.values()) < steps else SHOWN
+    return Criterion("metrics at every step", outcome, text, "", "rerun with verl's console logger")
 
 
 def _gradients(metrics: Metrics) -> Criterion:
     name, norms = "no repeated zero gradients", values_of(metrics, "actor/grad_norm")
-    if not norms:
-        return not_seen(name, "actor/grad_norm was not logged")
     for key in ("actor/grad_norm", "critic/grad_norm"):
         points = series(metrics, key)
         zeros = [step for step, value in points if value == 0.0]
         in_a_row = any(one == other == 0.0 for (_, one), (_, other) in pairwise(points))
         if in_a_row or len(zeros) >= max(FEWEST_ZEROS, MANY_ZEROS * len(points)):
-            return contradicted(name, f"{key} is 0 at steps {some(list(map(str, zeros)), 5)}: frozen adapters?")
-    return shown(name, f"the smallest actor/grad_norm is {min(norms):.3g}")
+            text = f"{key} is 0 at steps {some(list(map(str, zeros)), 5)}: frozen adapters?"
+            return Criterion(name, CONTRADICTED, text)
+    text = f"the smallest actor/grad_norm is {min(norms):.3g}" if norms else "actor/grad_norm was not logged"
+    return Criterion(name, SHOWN if norms else NOT_SEEN, text)
 
 
-def _stable(metrics: Metrics, kl_keys: Sequence[str]) -> Iterator[Criterion]:
-    """Whether KL, entropy and gradients stay where a policy can still learn."""
-    kl = max(((abs(value), key, step) for key in kl_keys for step, value in series(metrics, key)), default=None)
-    if kl is not None:
-        text = f"the largest KL is {kl[1]} {kl[0]:.3g} at step {kl[2]}"
-        yield contradicted(UPDATES, text) if kl[0] > MOST_KL else shown(UPDATES, text)
+def _stable(metrics: Metrics, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Whether KL, entropy and gradients stay where a policy can still learn: outcomes with their evidence."""
+    kl = ((abs(value), key, step) for key in keys if _KL.search(key) for step, value in series(metrics, key))
+    for value, key, step in [max(found)] if (found := list(kl)) else ():
+        yield CONTRADICTED if value > MOST_KL else SHOWN, f"the largest KL is {key} {value:.3g} at step {step}"
     entropy = values_of(metrics, "actor/entropy")
-    if len(entropy) >= FEWEST_FOR_CONSTANT:
-        size = len(entropy) // 3
+    if size := len(entropy) // FEWEST_FOR_CONSTANT:
         first, last = fmean(entropy[:size]), fmean(entropy[-size:])
-        text = f"actor/entropy {first:.3g} → {last:.3g} (first and last {size} steps)"
         collapses = last < min(LEAST_ENTROPY[0], LEAST_ENTROPY[1] * first)
-        yield contradicted(UPDATES, text) if collapses else shown(UPDATES, text)
+        text = f"actor/entropy {first:.3g} → {last:.3g} (first and last {size} steps)"
+        yield CONTRADICTED if collapses else SHOWN, text
     norms = sorted((value, step) for step, value in series(metrics, "actor/grad_norm"))
     if len(norms) >= FEWEST_FOR_CONSTANT:
         (high, step), usual = norms[-1], norms[len(norms) // 4][0]  # half of them may be high
         text = f"actor/grad_norm {usual:.3g} (first quartile), at most {high:.3g} at step {step}"
-        yield not_seen(UPDATES, text) if high > MOST_SPIKE * usual > 0 else shown(UPDATES, text)
+        yield NOT_SEEN if high > MOST_SPIKE * usual > 0 else SHOWN, text

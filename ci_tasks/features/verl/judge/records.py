@@ -36,20 +36,6 @@ class Criterion:
         return f"{self.name}: {self.evidence}{f' ({self.place})' if self.place else ''}"
 
 
-def shown(name: str, evidence: str, place: str = "") -> Criterion:
-    return Criterion(name, SHOWN, evidence, place)
-
-
-def contradicted(
-    name: str, evidence: str, place: str = "", follow_up: str = "", environment: bool = False
-) -> Criterion:
-    return Criterion(name, CONTRADICTED, evidence, place, follow_up, environment)
-
-
-def not_seen(name: str, evidence: str, place: str = "", follow_up: str = "", optional: bool = False) -> Criterion:
-    return Criterion(name, NOT_SEEN, evidence, place, follow_up, optional=optional)
-
-
 def with_outcome(criteria: Iterable[Criterion], outcome: str) -> list[Criterion]:
     return [criterion for criterion in criteria if criterion.outcome == outcome]
 

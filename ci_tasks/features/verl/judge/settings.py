@@ -10,7 +10,7 @@ from typing import Any, Final
 from ci_tasks.features.verl.levels.levels import SETTINGS, WRAPPER, Training
 
 MISSING: Final = object()  # the value of a setting that was not seen
-_MOST_LINES, _MOST_CHARS = 20_000, 2_000_000  # verl prints about 1,000 lines
+_MOST_CHARS = 2_000_000  # verl prints about 1,000 lines
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _INFINITE = re.compile(r"(?<=: )(-?)(?:inf|nan)(?=[,}\]])")
 _CONTINUED = re.compile(r" +(?:['\"{}\[\]()\d-]|True\b|False\b|None\b|inf\b|nan\b).*[,}\])'\"]$")
@@ -93,18 +93,17 @@ class PrintedSettings:
     def __init__(self, origin: str, line_no: int) -> None:
         self._origin, self.line_no = origin, line_no
         self._lines: list[str] = []
-        self._depth = self._size = 0
-        self.open = True
+        self._depth, self._left, self.open = 0, _MOST_CHARS, True
 
     def feed(self, origin: str, text: str) -> bool:
         """Whether the line is a part of it; afterwards `open` says whether more has to come."""
         if origin != self._origin or (self._lines and not _CONTINUED.match(text)):
             return False
         self._lines.append(text)
-        self._size += len(text)
         bare = _STRING.sub("", text)
+        self._left -= len(text)
         self._depth += sum(map(bare.count, "{[(")) - sum(map(bare.count, "}])"))
-        self.open = self._depth > 0 and len(self._lines) < _MOST_LINES and self._size < _MOST_CHARS
+        self.open = self._depth > 0 and self._left > 0
         return True
 
     def value(self) -> dict[str, Any]:

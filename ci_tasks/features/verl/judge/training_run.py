@@ -1,5 +1,5 @@
-"""A training that began, and all that is known of it: what it was asked, what its log said, and what the probe and its
-hook for verl noted from inside. Pure.
+"""A run, and a training that began in it, with all that is known: what was asked, what the log said, and what the probe
+and its hook for verl noted from inside. Pure.
 
 `ci_tasks.features.verl.probe_hook` writes the records. `tests/features/verl/test_hook_names.py` says which of the
 functions that it watches a revision of verl, Megatron-Bridge or Megatron-LM has.
@@ -8,24 +8,37 @@ functions that it watches a revision of verl, Megatron-Bridge or Megatron-LM has
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.agent.records import Checkout
 from ci_tasks.features.verl.judge.attribution import Attribution, attribute
+from ci_tasks.features.verl.judge.records import Deliverable
 from ci_tasks.features.verl.judge.settings import MISSING, asked_settings, equals_asked
-from ci_tasks.features.verl.judge.training_log import DDP, FSDP, QuotedLine, TrainingFacts, TrainingFailure
+from ci_tasks.features.verl.judge.training_log import (
+    BRIDGE_CHECKS,
+    DDP,
+    FSDP,
+    LEVEL_0,
+    RunFacts,
+    TrainingFacts,
+    TrainingFailure,
+)
 from ci_tasks.features.verl.levels.levels import SETTINGS, LevelRequest, Training
 from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.logs.lines import visible
+from ci_tasks.records import PASSED
 from ci_tasks.results.probe_evidence import hook_records
 
 HOOK = "verl"
 PROVIDES = "ModelProviderMixin.provide_distributed_model"
-SEE_PROBE = "rerun with the probe, whose hooks show what verl does not print"
 _ENDINGS = ("SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit")  # how a process is told to end
+
+
+# -- what the hook notes -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -83,22 +96,99 @@ class CheckpointFiles:
         return self.path.rstrip("/").endswith("/actor")
 
 
-R = TypeVar("R")
+# -- a run, and a training of it ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class TrainingRun:
+class LevelContext:
+    """What a level's run was started with, kept in its directory, so that the run can be judged later. `bridge` and
+    `verl` have no commit if only a log is judged; `command` repeats the run when it is pasted; `simulated`: the host
+    only simulates GPUs; `remarks` are limitations that were known before; `scripts` are the texts of the trainings'
+    scripts, by path."""
+
+    request: LevelRequest
+    bridge: Checkout = Checkout()
+    verl: Checkout = Checkout()
+    command: str = ""
+    host: str = ""
+    image: str = ""
+    simulated: bool = False
+    baseline: str = ""
+    remarks: tuple[str, ...] = ()
+    scripts: Mapping[str, str] = field(default_factory=dict)
+
+
+class LevelRun(NamedTuple):
+    """A finished run of the levels. `trainings` are those of the request, in order; `status` and `reason` are the run's
+    own; `root` is the Bridge checkout as the job sees it, "" if it is not known; `evidence` is what the probe saw,
+    `baseline` a training to compare level 5's with; `log` is its path, "" if there is none."""
+
+    context: LevelContext
+    trainings: Sequence[Training]
+    facts: RunFacts
+    status: str
+    reason: str = ""
+    root: str = ""
+    evidence: RunEvidence | None = None
+    baseline: TrainingFacts | None = None
+    log: str = ""
+    image: str = ""
+    host: str = ""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether something other than the job ended it, or kept it from running."""
+        return self.status in ("blocked", "lost", "cancelled")
+
+    @property
+    def ending(self) -> str:
+        return f"the run ended as {self.status}: {self.reason or 'its log does not say why'}"
+
+    @property
+    def checks(self) -> Deliverable:
+        """The preflight's mark of the focused checks."""
+        why = "not in this log: --checks-from TEXT cites them" if self.status == PASSED else f"not run: {self.ending}"
+        return self.facts.preflight.get(BRIDGE_CHECKS, Deliverable(BRIDGE_CHECKS, "", why))
+
+    @property
+    def checked(self) -> bool:
+        """Whether the focused checks passed. What a simulated Bridge shows is nothing either way."""
+        return self.checks.status in ("pass", "cited", "simulated")
+
+    @property
+    def blocking(self) -> list[Deliverable]:
+        """Marks of the preflight without which no training begins, and that are no deliverable of their own."""
+        failed = (mark for mark in self.facts.preflight.values() if mark.status in ("fail", "blocked"))
+        return [mark for mark in failed if mark.name not in (BRIDGE_CHECKS, LEVEL_0)]
+
+    @property
+    def why_nothing_ran(self) -> str:
+        why = "focused Bridge checks failed" if self.checks.status == "fail" else self.ending
+        return next((f"{mark.name}: {mark.text}" for mark in self.blocking), why)
+
+    def runs(self) -> Iterator[TrainingRun]:
+        """The trainings that began."""
+        before: TrainingRun | None = None
+        for training in self.trainings:
+            if facts := self.facts.trainings.get(training.name):
+                evidence = evidence_of(self.evidence, facts)
+                facts = replace(facts, failures=(*facts.failures, *_noted_failures(evidence)))
+                before = TrainingRun(training, facts, self.root, evidence, before)
+                yield before
+
+
+R = TypeVar("R")
+
+
+class TrainingRun(NamedTuple):
     """`evidence` is that of its processes, None without the probe; `root` is the Bridge checkout as the job sees it, ""
-    if it is not known. `before` is the training that ran before it; `plain` are the proofs that level 0, without the
-    feature, has as well."""
+    if it is not known. `before` is the training that ran before it."""
 
     training: Training
     facts: TrainingFacts
-    request: LevelRequest
     root: str = ""
     evidence: RunEvidence | None = None
     before: TrainingRun | None = None
-    plain: Mapping[str, QuotedLine] = field(default_factory=dict)
 
     @property
     def asked(self) -> dict[str, str]:
@@ -110,8 +200,8 @@ class TrainingRun:
 
     @property
     def asks_for_lora(self) -> bool:
-        rank = self.setting(SETTINGS["LORA_RANK"])
-        return not equals_asked("0", self.training.env.get("LORA_RANK", "0") if rank is MISSING else rank)
+        asked = self.training.env.get("LORA_RANK", "0")
+        return not equals_asked("0", self.facts.settings.get(SETTINGS["LORA_RANK"], asked))
 
     def setting(self, name: str) -> Any:
         return self.facts.settings.get(name, MISSING)
@@ -125,17 +215,12 @@ class TrainingRun:
         """Those in a wrapper for data parallelism, which are trained."""
         return [(process, model) for process, model in self.noted("model", BuiltModel) if model.wrapper]
 
-    def written(self) -> list[str]:
-        """Directories of the actor's checkpoints."""
-        return [one.path for _, one in self.noted("saved", CheckpointFiles) if one.is_actor]
-
     def attribution(self) -> Attribution | None:
         """Of what ended it; None if it ended well, or nothing says why it did not."""
-        error = self.facts.error
-        if self.facts.exit_code == 0 and error is None:
+        if (error := self.facts.error) is None and self.facts.exit_code == 0:
             return None
         began = self.facts.constructed(error.line_no if error else 0)
-        reward = (self.request.reward_model, self.training.env.get("RM_MODEL_PATH", ""))
+        reward = (self.training.env.get("RM_MODEL_PATH", ""), self.asked.get("reward.reward_model.model_path", ""))
         return attribute(error, began, self.root, reward)
 
 
@@ -143,9 +228,8 @@ def evidence_of(evidence: RunEvidence | None, facts: TrainingFacts) -> RunEviden
     """That of the processes that started while the training ran; None if it is not known, or when that was."""
     if evidence is None or facts.began_at is None:
         return None
-    begun, until = facts.began_at, facts.ended_at if facts.ended_at is not None else math.inf
-    processes = tuple(process for process in evidence.processes if begun <= process.started_at <= until)
-    return replace(evidence, processes=processes)
+    begun, until = facts.began_at, math.inf if facts.ended_at is None else facts.ended_at
+    return replace(evidence, processes=tuple(one for one in evidence.processes if begun <= one.started_at <= until))
 
 
 def process_name(process: ProcessEvidence) -> str:
@@ -153,7 +237,7 @@ def process_name(process: ProcessEvidence) -> str:
     return f"rank {process.rank} (pid {process.pid})" if process.rank is not None else f"pid {process.pid}"
 
 
-def noted_failures(evidence: RunEvidence | None) -> Iterator[TrainingFailure]:
+def _noted_failures(evidence: RunEvidence | None) -> Iterator[TrainingFailure]:
     """The exceptions that processes noted, whether or not they were handled."""
     for process, failure in uncaught_exceptions(evidence) if evidence else ():
         first = failure.chain[0]

@@ -1,4 +1,5 @@
-"""A finished run against its criteria: the status of each training, and the result of all. Pure.
+"""A finished run against its criteria: the result of all, and the guide's summary in its words, in at most 30 lines.
+Pure.
 
 a training   Fail if a criterion is contradicted, Blocked if the environment is the reason for that, Not proven if one
              was not seen, else Pass
@@ -19,205 +20,130 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from typing import NamedTuple
 
-from ci_tasks.agent.probe.evidence import RunEvidence
-from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import some
-from ci_tasks.features.verl.judge import checkpoints, learning, records
+from ci_tasks.agent.records import Checkout
+from ci_tasks.errors import printable, some, truncated
+from ci_tasks.features.verl.judge import records
 from ci_tasks.features.verl.judge.attribution import OWN_IMPORT, WRONG_PATH, attribute, stage_of, stage_of_check
-from ci_tasks.features.verl.judge.criteria import EXIT, FEATURE, STEPS, criteria_of, import_criteria
-from ci_tasks.features.verl.judge.records import BLOCKED, FAIL, NOT_PROVEN, PASS, SKIPPED, Criterion, Deliverable
-from ci_tasks.features.verl.judge.settings import unlike
-from ci_tasks.features.verl.judge.training_log import BRIDGE_CHECKS, DRIVER, LEVEL_0, WORKER, RunFacts, TrainingFacts
-from ci_tasks.features.verl.judge.training_run import TrainingRun, evidence_of, noted_failures
-from ci_tasks.features.verl.levels.levels import LevelRequest, Training
+from ci_tasks.features.verl.judge.criteria import EXIT, FEATURE, RESUME, SAME, STEPS, criteria_of, import_criteria
+from ci_tasks.features.verl.judge.learning import TREND, learning
+from ci_tasks.features.verl.judge.records import (
+    BLOCKED,
+    CONTRADICTED,
+    FAIL,
+    NOT_PROVEN,
+    NOT_SEEN,
+    PASS,
+    SHOWN,
+    SKIPPED,
+    Criterion,
+    Deliverable,
+    Summary,
+    TrainingVerdict,
+    with_outcome,
+)
+from ci_tasks.features.verl.judge.settings import MISSING, unlike, value_text
+from ci_tasks.features.verl.judge.training_log import DRIVER, WORKER, TrainingFacts
+from ci_tasks.features.verl.judge.training_run import LevelRun, TrainingRun, evidence_of
+from ci_tasks.features.verl.levels.levels import LEVELS, SETTINGS, limitations
 from ci_tasks.records import PASSED
 
-IMPORT = "Local Bridge import in verl"
-_OF_A_PASS = (STEPS, EXIT, checkpoints.RESUME, checkpoints.SAME, FEATURE, learning.TREND)  # what a line has room for
+CHECKS, IMPORT, BACKEND = "Bridge-side checks", "Local Bridge import in verl", "verl Megatron backend run"
+VARIANTS, LOG = "Requested variants", "Log capture"
+_OF_A_PASS = (STEPS, EXIT, RESUME, SAME, FEATURE, TREND)  # what a line has room for
+_LONGEST, _LONGEST_LINE = 300, 160  # characters of a reason, and of a line that is quoted
+_MOST_LIMITATIONS, _MOST_FOLLOW_UPS, _MOST_DIRTY = 9, 5, 10  # so that the summary has at most 30 lines
+# What the key lines name of the resolved settings, by the wrapper's variables.
+_NAMED = ("ADV_ESTIMATOR", "ENGINE", "VANILLA_MBRIDGE", "LORA_RANK", "USE_MEGATRON_FSDP", "COMMON_TP", "COMMON_PP")
 _PATH = re.compile(r"/\S*/megatron/bridge/__init__\.py\S*|/\S*(?:site|dist)-packages/\S*")
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 
 
-@dataclass(frozen=True)
-class LevelRun:
-    """A finished run of the levels. `trainings` are those of the request, in order; `status` and `reason` are the run's
-    own; `root` is the Bridge checkout as the job sees it, "" if it is not known; `evidence` is what the probe saw,
-    `baseline` a training to compare level 5's with. `bridge` and `verl` are the trees in the summary's words; `command`
-    repeats the run when it is pasted; `log` is its path, "" if there is none; `simulated`: the host only simulates
-    GPUs; `remarks` are limitations that were known before."""
-
-    request: LevelRequest
-    trainings: Sequence[Training]
-    facts: RunFacts
-    status: str
-    reason: str = ""
-    root: str = ""
-    evidence: RunEvidence | None = None
-    baseline: TrainingFacts | None = None
-    bridge: str = "not known: only a log was judged"
-    verl: str = "not known: only a log was judged"
-    command: str = ""
-    log: str = ""
-    image: str = ""
-    host: str = ""
-    simulated: bool = False
-    remarks: Sequence[str] = ()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether something other than the job ended it, or kept it from running."""
-        return self.status in ("blocked", "lost", "cancelled")
-
-    @property
-    def ending(self) -> str:
-        error = self.facts.error
-        if error and not self.reason:
-            return f"{error.place}: {error.text}"
-        return f"the run ended as {self.status}: {self.reason or 'its log does not say why'}"
-
-    @property
-    def checks(self) -> Deliverable | None:
-        """The preflight's mark of the focused checks."""
-        return self.facts.preflight.get(BRIDGE_CHECKS)
-
-    @property
-    def checked(self) -> bool:
-        """Whether the focused checks passed. What a simulated Bridge shows is nothing either way."""
-        return self.checks is not None and self.checks.status in ("pass", "cited", "simulated")
-
-    def blocking(self) -> list[Deliverable]:
-        """Marks of the preflight without which no training begins, and that are no deliverable of their own."""
-        failed = (mark for mark in self.facts.preflight.values() if mark.status in ("fail", "blocked"))
-        return [mark for mark in failed if mark.name not in (BRIDGE_CHECKS, LEVEL_0)]
-
-    def why_nothing_ran(self) -> str:
-        for mark in self.blocking():
-            return f"{mark.name}: {mark.text}"
-        failed = self.checks is not None and self.checks.status == "fail"
-        return "focused Bridge checks failed" if failed else self.ending
-
-
-@dataclass(frozen=True)
-class RunVerdict:
+class RunVerdict(NamedTuple):
     """`why` is "" for a Pass. `imports` says whether verl used the Bridge under test; `trainings` has one verdict for
     each training that was planned."""
 
     result: str
     why: str
     imports: Criterion
-    trainings: tuple[records.TrainingVerdict, ...]
+    trainings: Sequence[TrainingVerdict]
 
 
 def judge_run(run: LevelRun) -> RunVerdict:
-    imports, began = bridge_import(run), {one.training.name: one for one in _runs(run)}
-    verdicts: list[records.TrainingVerdict] = []
+    imports, began = bridge_import(run), {one.training.name: one for one in run.runs()}
+    verdicts: list[TrainingVerdict] = []
     for name in (training.name for training in run.trainings):
-        bad = next((one for one in verdicts if one.status != PASS), None)
-        if imports.outcome == records.CONTRADICTED:
+        bad = next((f"{one.training} did not pass" for one in verdicts if one.status not in (PASS, SKIPPED)), "")
+        if imports.outcome == CONTRADICTED:
             text = "stopped: megatron.bridge is not the local checkout's, so nothing that ran is evidence"
-            verdicts.append(records.TrainingVerdict(name, SKIPPED, text))
+            verdicts.append(TrainingVerdict(name, SKIPPED, text))
         elif name in began:
             verdicts.append(_judged(began[name], run))
         else:
-            why = f"{bad.training} did not pass" if bad and bad.status != SKIPPED else run.why_nothing_ran()
-            verdicts.append(records.TrainingVerdict(name, SKIPPED, f"not run: {why}"))
-    return RunVerdict(*_result(run, imports, verdicts), imports, tuple(verdicts))
+            verdicts.append(TrainingVerdict(name, SKIPPED, f"not run: {bad or run.why_nothing_ran}"))
+    return RunVerdict(*_result(run, imports, verdicts), imports, verdicts)
 
 
-def _result(run: LevelRun, imports: Criterion, verdicts: Sequence[records.TrainingVerdict]) -> tuple[str, str]:
+def _result(run: LevelRun, imports: Criterion, verdicts: Sequence[TrainingVerdict]) -> tuple[str, str]:
     """The result and why: the table in the module's docstring."""
-    if run.checks is not None and run.checks.status == "fail":
+    if run.checks.status == "fail":
         return FAIL, f"focused Bridge checks failed: {run.checks.text}"
-    if imports.outcome == records.CONTRADICTED:
+    if imports.outcome == CONTRADICTED:
         return BLOCKED if imports.environment else FAIL, str(imports)
     for status in (FAIL, BLOCKED, NOT_PROVEN):
         for one in verdicts:
             if one.status == status:
                 return status, f"{one.training}: {one.text}"
     if any(one.status == SKIPPED for one in verdicts) or run.stopped:
-        for mark in run.blocking():
-            return BLOCKED, f"{mark.name}: {mark.text}"
-        if run.status == PASSED:
+        if run.status == PASSED and not run.blocking:
             return NOT_PROVEN, "the run passed, but its log does not have all trainings"
-        return BLOCKED, run.ending
-    if imports.outcome != records.SHOWN:
+        return BLOCKED, next((f"{mark.name}: {mark.text}" for mark in run.blocking), run.ending)
+    if imports.outcome != SHOWN:
         return NOT_PROVEN, f"{IMPORT} was not shown: {imports.evidence}"
     if not run.checked:
         return NOT_PROVEN, "all trainings passed, but no pass of the focused Bridge checks"
     return (NOT_PROVEN, run.ending) if run.status == "failed" else (PASS, "")
 
 
-# -- one training ------------------------------------------------------------------------------------------------------
-
-
-def _runs(run: LevelRun) -> Iterator[TrainingRun]:
-    """Those that began, with what was noted of them."""
-    before: TrainingRun | None = None
-    for training in run.trainings:
-        if facts := run.facts.trainings.get(training.name):
-            plain = run.facts.trainings.get("level 0", TrainingFacts("")).proofs
-            evidence = evidence_of(run.evidence, facts)
-            facts = replace(facts, failures=(*facts.failures, *noted_failures(evidence)))
-            before = TrainingRun(training, facts, run.request, run.root, evidence, before, plain)
-            yield before
-
-
-def _judged(training: TrainingRun, run: LevelRun) -> records.TrainingVerdict:
-    if training.facts.exit_code is None and run.stopped:
+def _judged(training: TrainingRun, run: LevelRun) -> TrainingVerdict:
+    """Of a training that began."""
+    facts, base = training.facts, run.baseline
+    criteria = [*criteria_of(training)]
+    if facts.exit_code is None and run.stopped:
         follow_up = stage_of(run.reason).follow_up
-        criteria = [records.contradicted(EXIT, run.ending, follow_up=follow_up, environment=True)]
+        criteria = [Criterion(EXIT, CONTRADICTED, run.ending, follow_up=follow_up, environment=True)]
+    elif training.training.level == 5 and facts.ended_well:
+        why = (
+            some(unlike(facts.settings, base.settings), 3, "; ") if base and base.settings else "its settings not seen"
+        )
+        curve, why = (base.metrics, why) if base else (None, "")
+        steps = training.training.steps
+        criteria += learning(facts.metrics, steps, critic=training.has_critic, baseline=curve, unlike=why)
+    status = _status(criteria)
+    found = deciding(status, criteria)
+    if status == PASS:
+        text = "; ".join(one.evidence for name in _OF_A_PASS for one in found if one.name == name)
     else:
-        criteria = [*criteria_of(training)]
-        if training.training.level == 5 and training.facts.ended_well:
-            criteria += _learning(training, run.baseline)
-    status = status_of(criteria)
-    return records.TrainingVerdict(training.training.name, status, _text(status, criteria), tuple(criteria))
+        text = some([str(one) for one in found], 4, "; ").removeprefix(f"{EXIT}: ")
+    return TrainingVerdict(
+        training.training.name, status, f"not seen: {text}" if status == NOT_PROVEN else text, tuple(criteria)
+    )
 
 
-def _learning(run: TrainingRun, base: TrainingFacts | None) -> Iterator[Criterion]:
-    curve = base.metrics if base else None
-    found = learning.learning(run.facts.metrics, run.training.steps, critic=run.has_critic, baseline=curve)
-    why = "its resolved settings were not seen"
-    if base is not None and base.settings:
-        why = some(unlike(run.facts.settings, base.settings), 3, "; ")
-    for one in found:
-        if base is not None and why and one.name == learning.TREND:
-            todo = "name the log of an equal training"
-            one = records.not_seen(learning.TREND, f"another training is no baseline: {why}", "", todo)
-        yield one
-
-
-def status_of(criteria: Sequence[Criterion]) -> str:
-    if wrong := records.with_outcome(criteria, records.CONTRADICTED):
+def _status(criteria: Sequence[Criterion]) -> str:
+    wrong = with_outcome(criteria, CONTRADICTED)
+    if wrong:
         return BLOCKED if all(one.environment for one in wrong) else FAIL
-    unseen = [one for one in records.with_outcome(criteria, records.NOT_SEEN) if not one.optional]
-    return NOT_PROVEN if unseen or not criteria else PASS
+    return NOT_PROVEN if any(not one.optional for one in with_outcome(criteria, NOT_SEEN)) else PASS
 
 
 def deciding(status: str, criteria: Iterable[Criterion]) -> list[Criterion]:
     """Those that a status rests on. If it ended in a failure, the rest follows from that."""
-    if status == PASS:
-        return records.with_outcome(criteria, records.SHOWN)
-    outcome = records.NOT_SEEN if status == NOT_PROVEN else records.CONTRADICTED
-    found = [
-        one
-        for one in records.with_outcome(criteria, outcome)
-        if one.environment == (status == BLOCKED) and not one.optional
-    ]
-    return [one for one in found if one.name == EXIT] or found
-
-
-def _text(status: str, criteria: Iterable[Criterion]) -> str:
-    found = deciding(status, criteria)
-    if status == PASS:
-        return "; ".join(one.evidence for name in _OF_A_PASS for one in found if one.name == name)
-    text = some([str(one) for one in found], 4, "; ").removeprefix(f"{EXIT}: ")
-    return f"not seen: {text}" if status == NOT_PROVEN else text
-
-
-# -- the import of Bridge ----------------------------------------------------------------------------------------------
+    seen = with_outcome(criteria, {PASS: SHOWN, NOT_PROVEN: NOT_SEEN}.get(status, CONTRADICTED))
+    found = [one for one in seen if one.environment == (status == BLOCKED)]
+    required = [one for one in found if not one.optional]
+    return found if status == PASS else [one for one in required if one.name == EXIT] or required
 
 
 def bridge_import(run: LevelRun) -> Criterion:
@@ -230,30 +156,167 @@ def bridge_import(run: LevelRun) -> Criterion:
     def elsewhere(path: str) -> bool:
         return bool(_INSTALLED.search(path)) or bool(run.root and not f"{path}/".startswith(sources))
 
-    right: list[str] = []
-    wrong: list[str] = []
-    unseen: list[str] = []
-    own = False
+    wrong, right, unseen, own = list[str](), list[str](), list[str](), False
     for key, who in ((DRIVER, "driver"), (WORKER, "Ray worker")):
         mark = run.facts.preflight.get(key, Deliverable(key, "", "not checked"))
-        path = _PATH.search(mark.text)
-        if mark.status == "pass":
-            is_wrong = bool(path and elsewhere(path[0]))
-        else:
-            broken = mark.status in ("fail", "blocked") and stage_of_check(key, mark.text) is OWN_IMPORT
-            own, is_wrong = own or broken, broken or mark.status == "fail"
-        (wrong if is_wrong else right if mark.status == "pass" else unseen).append(f"{who}: {mark.text}")
-    for training in run.facts.trainings.values():
+        path, passed = _PATH.search(mark.text), mark.status == "pass"
+        broken = mark.status in ("fail", "blocked") and stage_of_check(key, mark.text) is OWN_IMPORT
+        is_wrong = broken or mark.status == "fail" or (passed and path is not None and elsewhere(path[0]))
+        own = own or broken
+        (wrong if is_wrong else right if passed else unseen).append(f"{who}: {mark.text}")
+    for name, training in run.facts.trainings.items():
         said = [(line.place, path) for path, line in training.bridge_paths.items() if elsewhere(path)]
         if training.error and attribute(training.error, True, run.root).stage is WRONG_PATH:
             said.append((training.error.place, training.error.text))
-        seen = records.with_outcome(
-            import_criteria(evidence_of(run.evidence, training), run.root), records.CONTRADICTED
-        )
+        seen = with_outcome(import_criteria(evidence_of(run.evidence, training), run.root), CONTRADICTED)
         said += [(one.place or one.name, one.evidence) for one in seen]
-        wrong += [f"{place} of {training.name}: {what}" for place, what in said]
+        wrong += [f"{place} of {name}: {what}" for place, what in said]
     text = "; ".join(dict.fromkeys([*wrong, *right, *unseen]))
-    if wrong:
-        text = f"not under {source}: {text}" if not own else text
-        return records.contradicted(IMPORT, text, "", (OWN_IMPORT if own else WRONG_PATH).follow_up, not own)
-    return records.not_seen(IMPORT, text) if unseen else records.shown(IMPORT, text)
+    if not wrong:
+        return Criterion(IMPORT, NOT_SEEN if unseen else SHOWN, text)
+    if own:
+        return Criterion(IMPORT, CONTRADICTED, text, "", OWN_IMPORT.follow_up)
+    return Criterion(IMPORT, CONTRADICTED, f"not under {source}: {text}", "", WRONG_PATH.follow_up, environment=True)
+
+
+# -- the guide's summary -----------------------------------------------------------------------------------------------
+
+
+def summarize(run: LevelRun) -> Summary:
+    verdict, context = judge_run(run), run.context
+    request, began = context.request, list(run.facts.trainings.values())
+    title = f"Level {request.level} ({LEVELS[request.level].title})"
+    variants = {2: ", ".join(request.variants), 5: f"{request.steps} steps", 4: request.script}.get(request.level)
+    imported = {SHOWN: PASS, CONTRADICTED: FAIL}.get(verdict.imports.outcome, NOT_PROVEN)
+    host = [f"{what} {value}" for what, value in (("image", run.image), ("host", run.host)) if value]
+    return Summary(
+        result=verdict.result,
+        sentence=_sentence(run, verdict),
+        requested=f"{title}{f': {variants}' if variants else ''}",
+        checkpoint=_checkpoint(run, began),
+        deliverables=(
+            _checks(run),
+            Deliverable(IMPORT, imported, truncated(verdict.imports.evidence, _LONGEST)),
+            _of_trainings(run, verdict, BACKEND),
+            _of_trainings(run, verdict, VARIANTS),
+            Deliverable(LOG, PASS if run.log else FAIL, run.log or "there is no log"),
+        ),
+        evidence={
+            "Bridge repo": repository(context.bridge),
+            "verl repo": repository(context.verl),
+            "Command": context.command,
+            "Key lines": "; ".join([*_key_lines(run, began), *host]),
+        },
+        limitations=_listed(_limitations(run, verdict), _MOST_LIMITATIONS),
+        follow_ups=("none",) if verdict.result == PASS else _listed(_follow_ups(run, verdict), _MOST_FOLLOW_UPS),
+        preflight=tuple(run.facts.preflight.values()),
+        criteria=tuple(one for one in verdict.trainings if one.criteria),
+    )
+
+
+def text(summary: Summary) -> list[str]:
+    """The summary's lines."""
+    lines = [f"Result: {summary.result} - {summary.sentence}", f"Requested coverage: {summary.requested}"]
+    lines.append(f"Checkpoint/config: {summary.checkpoint}")
+    for title, items in (
+        ("Deliverables", [f"{one.name}: {one.status} - {one.text}" for one in summary.deliverables]),
+        ("Evidence", [f"{name}: {value}" for name, value in summary.evidence.items()]),
+        ("Limitations", summary.limitations or ("none",)),
+        ("Follow-ups", summary.follow_ups or ("none",)),
+    ):
+        lines += [f"{title}:", *(f"- {item}" for item in items)]
+    return [printable(line) for line in lines]
+
+
+def repository(tree: Checkout) -> str:
+    """Its commit, which git knows, plus the files that differ from it."""
+    if not tree.head:
+        return "no git repository" if tree.commit else "not known: only a log was judged"
+    return f"{tree.head[:12]}{' plus ' if tree.dirty else ', no dirty files'}{some(tree.dirty, _MOST_DIRTY)}"
+
+
+def _sentence(run: LevelRun, verdict: RunVerdict) -> str:
+    """What was validated, and how far it came; never more than that."""
+    level, no_evidence = run.context.request.level, "; this is not evidence against the Bridge change"
+    text = f"{truncated(verdict.why, _LONGEST)}{no_evidence if verdict.result == BLOCKED else ''}"
+    if verdict.result == PASS:
+        text = f"Level {level} passed: {LEVELS[level].proves}"
+    return f"{text} (on {run.host}, which only simulates GPUs)" if run.context.simulated else text
+
+
+def _checkpoint(run: LevelRun, began: Sequence[TrainingFacts]) -> str:
+    request = run.context.request
+    named = {"dummy config ": request.dummy_config, "MODEL_ID=": request.model_id, "MODEL_PATH=": request.model_path}
+    paths = {str(one.settings.get("actor_rollout_ref.model.path", "")) for one in began}
+    named["resolved to "] = ", ".join(sorted(paths - {request.model_path}))
+    return ", ".join(f"{name}{value}" for name, value in named.items() if value) or "the wrapper's default"
+
+
+def _checks(run: LevelRun) -> Deliverable:
+    said = {"blocked": "could not be run: ", "cited": "as cited, not run here: "}.get(run.checks.status, "")
+    status = {"pass": PASS, "cited": PASS, "fail": FAIL}.get(run.checks.status, SKIPPED)
+    return Deliverable(CHECKS, status, truncated(said + run.checks.text, _LONGEST))
+
+
+def _of_trainings(run: LevelRun, verdict: RunVerdict, name: str) -> Deliverable:
+    """Level 0's for the backend, the others' for the variants."""
+    pairs = zip(run.trainings, verdict.trainings, strict=True)
+    wanted = [one for training, one in pairs if (training.level == 0) == (name == BACKEND)]
+    if not wanted:
+        nothing = (records.NOT_REQUESTED, "Level 0 only") if name == VARIANTS else (SKIPPED, "not in this log")
+        return Deliverable(name, *nothing)
+    status = min((one.status for one in wanted), key=(FAIL, BLOCKED, NOT_PROVEN, SKIPPED, PASS).index)
+    each = [f"{one.training}: {one.status}, {truncated(one.text, _LONGEST_LINE)}" for one in wanted]
+    if len({one.text for one in wanted}) == 1:
+        each = [truncated(wanted[0].text, _LONGEST)]
+    title = LEVELS[0 if name == BACKEND else run.context.request.level].title
+    return Deliverable(name, status, f"{title}: {'; '.join(each)}")
+
+
+def _key_lines(run: LevelRun, began: Sequence[TrainingFacts]) -> list[str]:
+    """What was active in the last training that began, how far it came, and the first relevant error."""
+    lines = [] if began else ["no training began"]
+    for facts in began[-1:]:
+        found = {name: facts.settings.get(SETTINGS[name], MISSING) for name in _NAMED}
+        active = [f"{name}={value_text(value)}" for name, value in found.items() if value is not MISSING]
+        lines.append(f"resolved {', '.join(active)}" if active else "resolved settings not seen")
+        said = (facts.said[name] for name in ("scratch", "resumed", "progress", "step") if name in facts.said)
+        lines += [f"{line.place}: {truncated(line.text, _LONGEST_LINE)}" for line in said]
+    errors = [f"{error.place}: {truncated(error.text, _LONGEST_LINE)}" for one in began if (error := one.error)]
+    return [*lines, *errors[:1]]
+
+
+def _limitations(run: LevelRun, verdict: RunVerdict) -> Iterator[str]:
+    if run.context.simulated:
+        yield "simulated GPUs: nothing of the hardware, and nothing of a real Bridge, was tested"
+    yield from run.context.remarks
+    yield from limitations(run.context.request)
+    if run.checks.status not in ("pass", "fail"):
+        yield "focused Bridge checks were not run here: external compatibility smoke only"
+    for line in [facts.said["noise"] for facts in run.facts.trainings.values() if "noise" in facts.said][:1]:
+        said = truncated(line.text, _LONGEST_LINE)
+        yield f"known shutdown warnings after the last step, such as {line.place}: {said}"
+    for one in verdict.trainings:
+        yield from (f"{one.training}: {found}" for found in with_outcome(one.criteria, NOT_SEEN) if found.optional)
+
+
+def _follow_ups(run: LevelRun, verdict: RunVerdict) -> Iterator[str]:
+    if run.checks.status == "fail":
+        yield "provider fix: the focused Bridge checks have to pass before the external run says anything"
+    yield verdict.imports.follow_up
+    if not run.facts.trainings:
+        yield from (stage_of_check(mark.name, mark.text).follow_up for mark in run.blocking)
+        if not run.blocking and verdict.result == BLOCKED:
+            yield stage_of(run.reason).follow_up
+    for one in verdict.trainings:
+        yield from (found.follow_up for found in deciding(one.status, one.criteria) if one.status != PASS)
+    if verdict.result == NOT_PROVEN and not run.checked:
+        yield "run the focused Bridge checks: give the image uv or pytest, and --test FILE for others"
+    skipped = [one.training for one in verdict.trainings if one.status == SKIPPED]
+    yield f"rerun what was skipped: {', '.join(skipped)}" if skipped else ""
+
+
+def _listed(lines: Iterable[str], most: int) -> tuple[str, ...]:
+    """Each once; those that are too many for the summary's length in the last line."""
+    known = tuple(dict.fromkeys(filter(None, lines)))
+    return known if len(known) <= most else (*known[: most - 1], "; ".join(known[most - 1 :]))

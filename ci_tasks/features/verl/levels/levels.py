@@ -1,4 +1,5 @@
-"""The levels as a table: what each proves, and which trainings through verl's wrapper show it. Pure.
+"""The levels as a table: what each proves, which trainings through verl's wrapper show it, and the one step of a job
+that runs them: settings, the preflight of `step.sh`, then the trainings one after another, in one container. Pure.
 
 A level is one or more *trainings*: runs of verl's maintained wrapper with an environment and Hydra overrides. Every
 level above 0 begins with level 0, since the guide says to start there. A variable that a script does not read would
@@ -7,8 +8,10 @@ change nothing, unnoticed: the texts of the scripts decide what they are given.
 
 from __future__ import annotations
 
+import pkgutil
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
@@ -33,7 +36,7 @@ LEVELS = (
     Level("parallelism stress", "provider settings remain correct under non-trivial Megatron parallel state"),
     Level("Megatron-FSDP", "the same provider works when verl selects Megatron-FSDP instead of DDP"),
     Level("feature-specific run", "the requested feature is activated by a targeted verl command or script"),
-    Level("learning signal", "metrics move in the expected direction without zero, NaN or unstable updates"),
+    Level("learning signal", "learning-signal passed over a short run; no claim of benchmark convergence"),
 )
 
 
@@ -113,8 +116,8 @@ class LevelRequest:
 @dataclass(frozen=True)
 class Training:
     """One run of a script. `steps` is the global step that it has to reach; `resumes` that it has to begin where the
-    one before ended; `clean` that stale checkpoints go first. `env` is all that is set for it. `same_as` names the one
-    whose last step it repeats."""
+    one before ended, else stale checkpoints go first. `env` is all that is set for it. `same_as` names the one whose
+    last step it repeats."""
 
     name: str
     level: int
@@ -122,7 +125,6 @@ class Training:
     overrides: tuple[str, ...] = ()
     steps: int = 1
     resumes: bool = False
-    clean: bool = True
     script: str = WRAPPER
     same_as: str = ""
 
@@ -148,20 +150,17 @@ def trainings(request: LevelRequest, scripts: Mapping[str, str] | None = None) -
 def limitations(request: LevelRequest) -> tuple[str, ...]:
     """What the run will not show, in the guide's words."""
     dummy = "dummy config: validates construction and training mechanics, not pretrained weight compatibility"
-    convergence = "a learning signal over a short run, no benchmark convergence"
-    notes = (
-        (dummy, request.dummy_config),
-        ("reward model disabled: reward-model serving is not tested", request.no_reward_model),
-        (
-            "enforce_eager: vLLM CUDA graph capture is not tested",
-            any("enforce_eager=T" in one for one in request.overrides),
-        ),
-        ("save/resume was not requested", request.level != 1),
-        ("trivial parallelism: all parallel sizes are 1", request.level != 2 and not request.script),
-        (convergence if request.level == 5 else "no convergence claim", True),
-        ("generic text-only data: features that it does not activate are not tested", request.level != 4),
-    )
-    return tuple(note for note, holds in notes if holds)
+    notes = {
+        dummy: request.dummy_config,
+        "reward model disabled: reward-model serving is not tested": request.no_reward_model,
+        "enforce_eager: vLLM CUDA graph capture is not tested": "enforce_eager=T" in " ".join(request.overrides),
+        "save/resume was not requested": request.level != 1,
+        "trivial parallelism: all parallel sizes are 1": request.level != 2 and not request.script,
+        "a learning signal over a short run, no benchmark convergence": request.level == 5,
+        "no convergence claim": request.level != 5,
+        "generic text-only data: features that it does not activate are not tested": request.level != 4,
+    }
+    return tuple(note for note, holds in notes.items() if holds)
 
 
 def _complete(request: LevelRequest, training: Training, scripts: Mapping[str, str]) -> Training:
@@ -183,22 +182,20 @@ def _complete(request: LevelRequest, training: Training, scripts: Mapping[str, s
     env |= {"MODEL_ID": request.model_id} if request.model_id else {}
     env |= {"NUM_GPUS": str(request.gpus), **named, **training.env, **({} if plain else request.env)}
     env["TOTAL_TRAIN_STEPS"] = str(training.steps)
-    overrides = [*training.overrides]
-    overrides += ["reward.reward_model.enable=False"] if request.no_reward_model else []
-    if is_own:
-        overrides += ["trainer.nnodes=1", f"trainer.n_gpus_per_node={request.gpus}"]
-        overrides += [f"trainer.total_training_steps={training.steps}"]
-    overrides += [] if plain else request.overrides
+    rule_reward = ["reward.reward_model.enable=False"] if request.no_reward_model else []
+    here = ["trainer.nnodes=1", f"trainer.n_gpus_per_node={request.gpus}"]
+    here = [*here, f"trainer.total_training_steps={training.steps}"] if is_own else []
+    overrides = (*training.overrides, *rule_reward, *here, *([] if plain else request.overrides))
     if script in scripts:
         own = {name for name in named if not any(f"{_BY_OVERRIDE.get(name)}=" in each for each in request.overrides)}
         env = _as_read(scripts[script], env, script, {*own, *request.env} if is_own else {*env})
-    return replace(training, env=env, overrides=tuple(overrides), clean=not training.resumes, script=script)
+    return replace(training, env=env, overrides=overrides, script=script)
 
 
 # -- what a script reads -----------------------------------------------------------------------------------------------
 
 _READ = re.compile(r"\$\{?([A-Z][A-Z0-9_]*)\b")
-_SET = re.compile(r"(?:export )?([A-Z][A-Z0-9_]*)=")
+_SET = re.compile(r"^(?:export )?([A-Z][A-Z0-9_]*)=")
 # Read by verl, Ray, CUDA, uv and Hugging Face themselves, not by the wrapper.
 _OTHERS = re.compile(
     r"(?:VERL|RAY|CUDA|NCCL|HF|HYDRA|VLLM|TORCH|NVTE|PYTORCH|HIP|ROCR|WANDB|TINY|OMP|GLOO|UV)_[A-Z0-9_]+"
@@ -214,15 +211,14 @@ _BY_OVERRIDE = {
 _WITHOUT = {"USE_MEGATRON_FSDP": "False", "ROUTING_REPLAY_MODE": "disabled"}
 
 
-def variables(text: str) -> frozenset[str]:
+def variables(text: str) -> set[str]:
     """The variables that a shell script reads from its environment, as far as they are in capitals. One that it sets
     itself, at the start of a line, is its own from there on."""
-    read: set[str] = set()
-    own: set[str] = set()
+    read, own = set[str](), set[str]()
     for line in text.splitlines():
-        read |= {name for name in _READ.findall(line) if name not in own} if not line.startswith("#") else set()
-        own |= {match[1]} if (match := _SET.match(line)) else set()
-    return frozenset(read)
+        read.update(set(_READ.findall(line)) - own if not line.startswith("#") else ())
+        own.update(_SET.findall(line))
+    return read
 
 
 def _as_read(text: str, env: Mapping[str, str], where: str, required: Iterable[str]) -> dict[str, str]:
@@ -232,32 +228,85 @@ def _as_read(text: str, env: Mapping[str, str], where: str, required: Iterable[s
     read = {name: value for name, value in env.items() if name in defined or _OTHERS.fullmatch(name)}
     for name in sorted(required):
         if name not in read and _WITHOUT.get(name) != env[name]:
+            versions = "it is misspelt, or of another verl: Megatron-Bridge needs v0.7.0, Megatron-FSDP v0.8.0"
+            hint = f"{versions}; else --override {_BY_OVERRIDE.get(name, 'KEY')}={env[name]}"
             near = nearest(name, defined)
-            override = f"--override {_BY_OVERRIDE.get(name, 'KEY')}={env[name]}"
-            raise UsageError(
-                f"{where} does not read {name}{f'; did you mean {near}?' if near else ''}",
-                hint="it is misspelt, or of another verl: Megatron-Bridge needs v0.7.0, Megatron-FSDP v0.8.0; else "
-                f"{override}",
-            )
+            raise UsageError(f"{where} does not read {name}{f'; did you mean {near}?' if near else ''}", hint=hint)
     return read
 
 
 def _check(request: LevelRequest) -> None:
     routed = request.model_path or request.model_id not in ("", DEFAULT_MODEL)
+    activated = request.script or request.overrides or request.env
+    problem = hint = ""
     if request.level == 2 and EXPERT in request.variants and not routed:
-        raise UsageError(
-            f"--variant {EXPERT} needs a routed checkpoint, and {DEFAULT_MODEL} is dense",
-            hint="--model-id ID or --model-path DIR names one",
-        )
-    if request.level == 4 and not (request.proofs and (request.script or request.overrides or request.env)):
-        raise UsageError(
-            "level 4 needs what activates the feature, and how its log shows that it was active",
-            hint="--script FILE or --override KEY=VALUE or --env NAME=VALUE, and --proof REGEX",
-        )
-    if request.level == 5 and not FEWEST_STEPS <= request.steps <= MOST_STEPS:
-        raise UsageError(f"level 5 takes {FEWEST_STEPS} to {MOST_STEPS} steps, not {request.steps}")
-    if request.dummy_config and not (request.model_path and request.dummy_config.startswith("/")):
-        raise UsageError(
-            "--dummy-config takes an absolute path on the host, and --model-path a directory there with the tokenizer",
-            hint="verl's scripts/init_random_model.py makes the model from both",
-        )
+        problem = f"--variant {EXPERT} needs a routed checkpoint, and {DEFAULT_MODEL} is dense"
+        hint = "--model-id ID or --model-path DIR names one"
+    elif request.level == 4 and not (request.proofs and activated):
+        problem = "level 4 needs what activates the feature, and how its log shows that it was active"
+        hint = "--script FILE or --override KEY=VALUE or --env NAME=VALUE, and --proof REGEX"
+    elif request.level == 5 and not FEWEST_STEPS <= request.steps <= MOST_STEPS:
+        problem = f"level 5 takes {FEWEST_STEPS} to {MOST_STEPS} steps, not {request.steps}"
+    elif request.dummy_config and not (request.model_path and request.dummy_config.startswith("/")):
+        problem = "--dummy-config takes an absolute path on the host, and --model-path a directory with the tokenizer"
+        hint = "verl's scripts/init_random_model.py makes the model from both"
+    for proof in request.proofs:
+        try:
+            re.compile(proof)
+        except re.error as error:
+            problem = f"--proof {proof!r} is no regular expression: {error}"
+    if problem:
+        raise UsageError(problem, hint=hint)
+
+
+# -- the step ----------------------------------------------------------------------------------------------------------
+
+BRIDGE, VERL = "Megatron-Bridge", "verl"  # the two trees, side by side in the run's workspace
+_ROOM_GB = "20"  # for a small checkpoint, its cache and what verl saves
+_LAUNCH = re.compile(r"^LAUNCH=\(.*?^fi$", re.MULTILINE | re.DOTALL)
+# What a training is given that the checks before it have to see as well.
+_PREFLIGHT = re.compile(
+    "MODEL_ID|MODEL_PATH|RM_MODEL_PATH|TRAIN_FILES|VAL_FILES|DUMMY_MODEL_CONFIG_PATH|HF_HOME|HF_HUB_CACHE|ENGINE|DEVICE"
+    "|VERL_USE_UV|UV_.*|RAY_ADDRESS|(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES"
+)
+_WORKERS_PATH = '"++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH=${PYTHONPATH}"'
+
+
+def render(
+    request: LevelRequest,
+    trainings: Sequence[Training],
+    wrapper: str,
+    *,
+    simulated: bool = False,
+    contained: bool = True,
+) -> str:
+    """The text of the step, for bash. `wrapper` is the text of verl's. A `simulated` run, on a host that simulates
+    GPUs, has a home of its own: the sample's models and data are none that anybody wants to keep. One that is not
+    `contained` leaves others' Ray alone."""
+    given = {**request.env, **trainings[0].env}
+    settings = {
+        "cited": request.checks,
+        "dummy": request.dummy_config,
+        "least": "1" if request.dummy_config else _ROOM_GB,
+        "own_ray": "1" if contained or simulated else "",
+        "rule_reward": "1" if request.no_reward_model else "",
+        "simulated": "1" if simulated else "",
+        **{f"export {name}": given[name] for name in given if _PREFLIGHT.fullmatch(name)},
+    }
+    compared = {name for training in trainings if training.same_as for name in (training.name, training.same_as)}
+    launch, text = _LAUNCH.search(wrapper), (pkgutil.get_data(__name__, "step.sh") or b"").decode()
+    lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+    lines.append(f"tests=({' '.join(map(shlex.quote, request.bridge_tests))})")
+    lines.append(re.sub("(?m)^#:.*\n", "", text).replace("@launch@", launch[0] if launch else "LAUNCH=(python3)"))
+    for training in trainings:
+        name = shlex.quote(training.name)
+        lines.append(f"train {name} {int(not training.resumes)} {shlex.quote(command(training))}")
+        lines += [f"hashes {name} {training.steps}"] if training.name in compared else []
+    return "\n".join(lines) + "\n"
+
+
+def command(training: Training) -> str:
+    """The wrapper with its environment and overrides, as one line for a shell in verl's root."""
+    env = [f"{name}={shlex.quote(value)}" for name, value in training.env.items()]
+    overrides = [shlex.quote(override) for override in training.overrides]
+    return " ".join([*env, "bash", shlex.quote(training.script), _WORKERS_PATH, *overrides])

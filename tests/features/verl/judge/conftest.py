@@ -13,10 +13,9 @@ import pytest
 from ci_tasks.agent.probe.evidence import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.features.verl.judge.records import Summary
 from ci_tasks.features.verl.judge.settings import asked_settings
-from ci_tasks.features.verl.judge.summary import summarize
 from ci_tasks.features.verl.judge.training_log import read_run
-from ci_tasks.features.verl.judge.training_run import HOOK
-from ci_tasks.features.verl.judge.verdict import LevelRun
+from ci_tasks.features.verl.judge.training_run import HOOK, LevelContext, LevelRun
+from ci_tasks.features.verl.judge.verdict import summarize
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
 
 ROOT = "/src/Megatron-Bridge"
@@ -155,8 +154,11 @@ class Writer:
         """The summary of a log; `ended` is the run's status and reason; without an `evidence`, of one whose workers
         noted what they were asked to be."""
         evidence = evidence or RunEvidence(processes=tuple(self.processes))
-        facts = read_run(lambda: [text.encode()], request.proofs)
-        return summarize(LevelRun(request, trainings(request), facts, *ended, ROOT, evidence, log="/runs/1/log", **at))
+        facts = read_run([text.encode()], request.proofs)
+        run = LevelRun(
+            LevelContext(request), trainings(request), facts, *ended, ROOT, evidence, log="/runs/1/log", **at
+        )
+        return summarize(run)
 
 
 def built(training: Training) -> list[str]:

@@ -17,7 +17,7 @@ def test_an_exception_out_of_bridge_is_blamed_by_its_cause_and_not_by_its_words(
     place: str, right: str, text: str
 ) -> None:
     log = f"ci-tasks-verl: begin: level 0\nmodule: 1\n{raised(place, text)}"
-    error = read_run(lambda: [log.encode()]).trainings["level 0"].error
+    error = read_run([log.encode()]).trainings["level 0"].error
     assert error is not None
     assert attribute(error, True, "/w/Megatron-Bridge").owner == OWNERS[right], error
 

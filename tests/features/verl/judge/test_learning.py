@@ -97,7 +97,7 @@ def unlogged(step: int, row: Row) -> None:
 
 
 TREND, EVERY = "validation or reward trend", "metrics at every step"
-CAP, CLIP = "hit the cap: not strong evidence; raise the response length, then rerun", "response_length/clip_ratio"
+CAP, CLIP = "hit the cap", "response_length/clip_ratio"
 LOGGED = "actor loss at {0} of 20 steps, reward at {0} of 20 steps, critic loss at {1} of 20 steps"
 REWARD, VALUES, ENTROPY, NORM = "critic/rewards/mean", "critic/values/mean", "actor/entropy", "actor/grad_norm"
 ACCURACY = "val-core/openai/gsm8k/acc/mean@1"

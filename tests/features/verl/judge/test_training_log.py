@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci_tasks.errors import UsageError
 from ci_tasks.features.verl.judge.training_log import TrainingFacts, read_run
 from ci_tasks.features.verl.levels.levels import LevelRequest, trainings
 
@@ -19,7 +18,7 @@ SMOKE = trainings(LevelRequest(0))[0]
 
 def test_a_training_is_read_between_its_marks(writer: Writer) -> None:
     log = writer.preflight() + writer.training(SMOKE)
-    facts = read_run(lambda: [log.encode()])
+    facts = read_run([log.encode()])
     training = facts.trainings["level 0"]
     assert facts.preflight["data"].text == "/data/gsm8k/train.parquet"
     assert training.exit_code == 0
@@ -27,7 +26,7 @@ def test_a_training_is_read_between_its_marks(writer: Writer) -> None:
     assert vanilla is False
     assert (training.progress, training.said["trainable"].value) == ((1, 1), "8,192")
     assert training.metrics[1]["critic/rewards/mean"] == 0.23
-    assert log.split("\n")[training.said["LoRA"].line_no - 1].endswith("dropout=0.0")
+    assert log.split("\n")[training.said["model"].line_no - 1].endswith("dropout=0.0")
     assert training.error is None
 
 
@@ -57,7 +56,7 @@ REASONS = [
 
 def facts_of(writer: Writer, body: list[str], before: str = "", after: str = "") -> TrainingFacts:
     log = before + writer.training(SMOKE, body=body, exit_code=1) + after
-    return read_run(lambda: [log.encode()]).trainings["level 0"]
+    return read_run([log.encode()]).trainings["level 0"]
 
 
 @pytest.mark.parametrize(("body", "reason"), REASONS)
@@ -70,21 +69,19 @@ BEGIN = "ci-tasks-verl: begin: a"
 
 
 def facts_of_a(*lines: str, proofs: Sequence[str] = ()) -> TrainingFacts:
-    return read_run(lambda: ["\n".join([BEGIN, *lines, ""]).encode()], proofs).trainings["a"]
+    return read_run(["\n".join([BEGIN, *lines, ""]).encode()], proofs).trainings["a"]
 
 
 def test_the_shells_trace_is_no_mark_no_proof_and_no_resolved_setting() -> None:
     trace = ("+ echo 'ci-tasks-verl: end: a: 0'", "+ python3 -m verl.trainer.main_ppo a.feature=on b.c=1", "the end")
     training = facts_of_a(*trace, proofs=["feature"])
-    assert training.exit_code is None and not training.proofs
+    assert training.exit_code is None and training.proofs == {"feature": None}
     assert not training.settings
 
 
 def test_a_proof_is_found_in_a_line_of_any_words_behind_rays_prefix() -> None:
     proofs = facts_of_a("(WorkerDict pid=3) replay of 4 layers", proofs=[r"^replay of \d+ layers$", "never"]).proofs
-    assert [(pattern, line.line_no) for pattern, line in proofs.items()] == [(r"^replay of \d+ layers$", 2)]
-    with pytest.raises(UsageError, match=r"--proof '\(' is no regular expression"):
-        read_run(lambda: [b""], ["("])
+    assert [line and line.line_no for line in proofs.values()] == [2, None]
 
 
 def test_an_error_has_its_line_in_the_whole_log_and_is_of_its_own_training(writer: Writer) -> None:
@@ -94,12 +91,10 @@ def test_an_error_has_its_line_in_the_whole_log_and_is_of_its_own_training(write
     assert error is not None and error.line_no is not None
     assert log.split("\n")[error.line_no - 1] == "KeyError: 'lost'"
     assert facts_of(writer, ["nothing to see"], after="KeyError: 'later'\n").error is None
-    whole = read_run(lambda: [b"ok\nOSError: [Errno 28] No space left on device\n"]).error
-    assert whole is not None and (whole.line_no, whole.cause) == (2, "disk_full"), "without a training"
 
 
 def test_a_baseline_is_read_from_any_log_of_verls_and_numbers_without_end_are_not_all_kept(writer: Writer) -> None:
     for log in ("\n".join(writer.steps(SMOKE)), writer.training(SMOKE)):
-        found = read_run(lambda log=log: [log.encode()], names=["baseline"]).trainings  # type: ignore[misc]
+        found = read_run([log.encode()], names=["baseline"]).trainings
         assert [one.metrics[1]["actor/pg_loss"] for one in found.values() if one.metrics] == [0.5]
     assert len(facts_of_a(*(f"step:{step} - actor/pg_loss:1" for step in range(3000))).metrics) == 1000

@@ -32,7 +32,7 @@ def test_a_level_ends_with_its_training_after_the_smoke(
     level: int, more: dict[str, object], name: str, beyond: dict[str, str], overrides: tuple[str, ...], steps: int
 ) -> None:
     first, *_, last = [*trainings(LevelRequest(level, **more)), *trainings(LevelRequest(level, **more))[-1:]]  # type: ignore[arg-type]
-    assert (first.name, first.level, first.clean) == ("level 0", 0, True)
+    assert (first.name, first.level) == ("level 0", 0)
     assert {name: first.env[name] for name in MINIMAL} == dict(MINIMAL)
     assert (last.name, last.steps, last.overrides) == (name, steps, overrides)
     assert {key: value for key, value in last.env.items() if first.env.get(key) != value} == beyond
@@ -40,9 +40,9 @@ def test_a_level_ends_with_its_training_after_the_smoke(
 
 def test_a_resume_keeps_the_checkpoints_of_the_save_before_it() -> None:
     _, save, resume, whole = trainings(LevelRequest(1, exact=True))
-    assert (save.clean, save.resumes, save.env["SAVE_FREQ"]) == (True, False, "1")
-    assert (resume.clean, resume.resumes) == (False, True)
-    assert (whole.clean, whole.resumes, whole.same_as) == (True, False, resume.name)
+    assert (save.resumes, save.env["SAVE_FREQ"]) == (False, "1")
+    assert resume.resumes
+    assert (whole.resumes, whole.same_as) == (False, resume.name)
 
 
 def test_a_persons_own_settings_go_into_every_training_but_never_change_its_steps() -> None:
@@ -55,6 +55,7 @@ def test_a_persons_own_settings_go_into_every_training_but_never_change_its_step
 REFUSED = [
     ({"level": 2, "variants": ("expert",)}, "--variant expert needs a routed checkpoint"),
     ({"level": 4}, "level 4 needs what activates the feature"),
+    ({"level": 4, "proofs": ("(",), "env": {"A": "1"}}, "--proof '\\(' is no regular expression"),
     ({"level": 5, "steps": 19}, "level 5 takes 20 to 100 steps, not 19"),
     ({"level": 0, "model_path": "/m", "dummy_config": "c.json"}, "--dummy-config takes an absolute path"),
     ({"level": 0, "dummy_config": "/c.json"}, "--dummy-config takes an absolute path"),

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.verl.levels.levels import WRAPPER, LevelRequest, trainings
-from ci_tasks.features.verl.levels.script import command, render
+from ci_tasks.features.verl.levels.levels import WRAPPER, LevelRequest, command, render, trainings
 
 SAMPLE = Path(__file__).parents[4] / "examples/tiny-verl"
 WRAPPERS = (SAMPLE / WRAPPER).read_text()

@@ -1,81 +1,12 @@
-"""The one step of a level's job: preflight, then the trainings one after another, in one container.
-
-Everything that the judge has to know stands in the log, as lines `ci-tasks-verl: …`. The guide's rules that are kept
-here: import the checkout and nothing else, in the driver and in a Ray worker; `ray stop --force` first; data, model and
-reward model before workers race for them; verl's own wrapper and no rebuilt command. What runs before a training runs
-in the wrapper's own Python: its lines that choose one are part of this script.
-"""
-
-from __future__ import annotations
-
-import re
-import shlex
-from collections.abc import Sequence
-
-from ci_tasks.features.verl.levels.levels import LevelRequest, Training
-
-BRIDGE, VERL = "Megatron-Bridge", "verl"  # the two trees, side by side in the run's workspace
-_ROOM_GB = 20  # for a small checkpoint, its cache and what verl saves
-# A test of Bridge that ends with one of these says nothing about Bridge.
-_NOT_BRIDGE = (
-    "No module named '(?!megatron\\.bridge)|cannot open shared object file|No space left on device|CUDA out of memory"
-    "|No CUDA GPUs|Found no NVIDIA driver|NVIDIA driver on your system is too old|Max retries exceeded"
-    "|Connection refused|Name or service not known|Network is unreachable|couldn't connect to 'https"
-    "|LocalEntryNotFoundError|OfflineModeIsEnabled"
-)
-_LAUNCH = re.compile(r"^LAUNCH=\(.*?^fi$", re.MULTILINE | re.DOTALL)
-# What a training is given that the checks before it have to see as well.
-_PREFLIGHT = (
-    *("MODEL_ID", "MODEL_PATH", "RM_MODEL_PATH", "TRAIN_FILES", "VAL_FILES", "DUMMY_MODEL_CONFIG_PATH", "HF_HOME"),
-    *("HF_HUB_CACHE", "ENGINE", "DEVICE", "VERL_USE_UV", "RAY_ADDRESS"),
-    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
-)
-_WORKERS_PATH = '"++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH=${PYTHONPATH}"'
-
-
-def render(
-    request: LevelRequest,
-    trainings: Sequence[Training],
-    wrapper: str = "",
-    *,
-    simulated: bool = False,
-    contained: bool = True,
-) -> str:
-    """The text of the step, for bash. `wrapper` is the text of verl's. A `simulated` run, on a host that simulates
-    GPUs, has a home of its own: the sample's models and data are none that anybody wants to keep. One that is not
-    `contained` leaves others' Ray alone."""
-    given = {**request.env, **trainings[0].env}
-    settings = {
-        "cited": request.checks,
-        "dummy": request.dummy_config,
-        "least": "1" if request.dummy_config else str(_ROOM_GB),
-        "not_bridge": _NOT_BRIDGE,
-        "own_ray": "1" if contained or simulated else "",
-        "rule_reward": "1" if request.no_reward_model else "",
-        "simulated": "1" if simulated else "",
-        **{f"export {name}": given[name] for name in given if name in _PREFLIGHT or name.startswith("UV_")},
-    }
-    compared = {name for training in trainings if training.same_as for name in (training.name, training.same_as)}
-    launch = _LAUNCH.search(wrapper)
-    lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
-    lines.append(f"tests=({' '.join(map(shlex.quote, request.bridge_tests))})")
-    lines.append(_SCRIPT.replace("WRAPPERS_LAUNCH", launch[0] if launch else "LAUNCH=(python3)"))
-    for training in trainings:
-        name = shlex.quote(training.name)
-        lines.append(f"train {name} {int(training.clean)} {shlex.quote(command(training))}")
-        lines += [f"hashes {name} {training.steps}"] if training.name in compared else []
-    return "\n".join(lines) + "\n"
-
-
-def command(training: Training) -> str:
-    """The wrapper with its environment and overrides, as one line for a shell in verl's root."""
-    env = [f"{name}={shlex.quote(value)}" for name, value in training.env.items()]
-    overrides = [shlex.quote(override) for override in training.overrides]
-    return " ".join([*env, "bash", shlex.quote(training.script), _WORKERS_PATH, *overrides])
-
-
-_SCRIPT = (
-    r"""set -uo pipefail
+#: The bash of a level's one step, behind the settings that `ci_tasks.features.verl.levels.levels` puts before it, which
+#: also fills in `@launch@`, the wrapper's lines that choose a Python: preflight, then the functions that train. Lines
+#: that begin with `#:` are for readers of this file.
+#:
+#: Everything that the judge has to know stands in the log, as lines `ci-tasks-verl: …`. The guide's rules that are kept
+#: here: import the checkout and nothing else, in the driver and in a Ray worker; `ray stop --force` first; data, model
+#: and reward model before workers race for them; verl's own wrapper and no rebuilt command. What runs before a training
+#: runs in the wrapper's own Python.
+set -uo pipefail
 BRIDGE_REPO=$GITHUB_WORKSPACE/Megatron-Bridge VERL_REPO=$GITHUB_WORKSPACE/verl
 export BRIDGE_REPO VERL_REPO
 export PYTHONPATH=$BRIDGE_REPO/src:$BRIDGE_REPO/3rdparty/Megatron-LM:$VERL_REPO${PYTHONPATH:+:$PYTHONPATH}
@@ -90,10 +21,14 @@ stop() {
   exit 1
 }
 last() { grep -av '^DEBUG ' | tail -n 1 | tr -d '\r' | cut -c 1-300; }  # uv -v says DEBUG
-"""
-    # Focused checks of Bridge first. A test that failed is told from one that could not be run: only the first ends
-    # the run, before it takes a GPU. Without uv this is no Bridge development environment: there only a pass counts.
-    r"""bridge_checks() {
+# A test of Bridge that ends with one of these says nothing about Bridge.
+not_bridge="No module named '(?!megatron\\.bridge)|cannot open shared object file|No space left on device"
+not_bridge+='|CUDA out of memory|No CUDA GPUs|Found no NVIDIA driver|NVIDIA driver on your system is too old'
+not_bridge+='|Max retries exceeded|Connection refused|Name or service not known|Network is unreachable'
+not_bridge+="|couldn't connect to 'https|LocalEntryNotFoundError|OfflineModeIsEnabled"
+#: Focused checks of Bridge first. A test that failed is told from one that could not be run: only the first ends
+#: the run, before it takes a GPU. Without uv this is no Bridge development environment: there only a pass counts.
+bridge_checks() {
   local said code last why test='uv run python -m pytest -q'
   command -v uv > /dev/null || test='python3 -m pytest -q'
   if [ -n "$cited" ]; then mark bridge-checks cited "$cited"; return; fi
@@ -130,13 +65,12 @@ for place in "$HF_HOME" "${MODEL_PATH:+$(dirname "$MODEL_PATH")}"; do
   fi
 done
 mark room pass "HF_HOME=$HF_HOME"
-"""
-    # The wrapper's own choice of Python, for all that comes before it as well. Its environment is made here, so that
-    # the probe is in it before the first training, also in a process whose PYTHONPATH is another. PATH is for example
-    # scripts, which do not launch by uv.
-    r"""cd "$VERL_REPO" || stop uv blocked "there is no $VERL_REPO"
+#: The wrapper's own choice of Python, for all that comes before it as well. Its environment is made here, so that
+#: the probe is in it before the first training, also in a process whose PYTHONPATH is another. PATH is for example
+#: scripts, which do not launch by uv.
+cd "$VERL_REPO" || stop uv blocked "there is no $VERL_REPO"
 ENGINE=${ENGINE:-vllm} RAY=()
-WRAPPERS_LAUNCH
+@launch@
 py() { "${LAUNCH[@]}" "$@"; }
 beside() { "${LAUNCH[@]:0:${#LAUNCH[@]} - 1}" "$@"; }
 if [ "${LAUNCH[0]}" = uv ]; then
@@ -153,19 +87,17 @@ if [ "${LAUNCH[0]}" = uv ]; then
   export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH
   mark uv pass "$packages"
 fi
-"""
-    # Bridge imports modelopt; an install is the container's set-up and no change of a repository.
-    r"""fresh_ray() { [ -z "$own_ray" ] || [ -n "${RAY_ADDRESS:-}" ] || beside ray stop --force > /dev/null 2>&1; }
+fresh_ray() { [ -z "$own_ray" ] || [ -n "${RAY_ADDRESS:-}" ] || beside ray stop --force > /dev/null 2>&1; }
 [ -n "$own_ray" ] || mark ray skipped "no ray stop outside of a container: another's Ray may run here"
+#: Bridge imports modelopt; an install is the container's set-up and no change of a repository.
 modelopt() { py -c 'import modelopt; print(modelopt.__file__)' 2> /dev/null; }
 if [ -z "$simulated" ] && ! modelopt > /dev/null; then
   pip=(py -m pip); if [ "${LAUNCH[0]}" = uv ]; then pip=(uv pip); fi
   "${pip[@]}" install --quiet --extra-index-url https://pypi.nvidia.com nvidia-modelopt > /dev/null 2>&1
   modelopt > /dev/null || mark modelopt skipped "it is not there and could not be installed; Bridge may fail to import"
 fi
-"""
-    # The path has to lie in the checkout, or nothing that follows is evidence.
-    r"""imported() {
+#: The path has to lie in the checkout, or nothing that follows is evidence.
+imported() {
   case $2 in
     "$BRIDGE_REPO"/src/*) mark "$1" pass "$2" ;;
     */*.py) stop "$1" fail "$2 is not under $BRIDGE_REPO/src" ;;
@@ -188,9 +120,8 @@ print(ray.get(bridge_path.remote()))
 PY
 )"
 fresh_ray
-"""
-    # Where files were named, nothing is written: they are there, or the name is wrong.
-    r"""gsm8k=$HOME/data/gsm8k
+#: Where files were named, nothing is written: they are there, or the name is wrong.
+gsm8k=$HOME/data/gsm8k
 if [ -z "${TRAIN_FILES:-}${VAL_FILES:-}" ] && ! [ -e "$gsm8k/train.parquet" -a -e "$gsm8k/test.parquet" ]; then
   py examples/data_preprocess/gsm8k.py --local_save_dir "$gsm8k"
 fi
@@ -206,9 +137,8 @@ else
   [ -e "$RM_MODEL_PATH" ] || stop reward-model blocked "no $RM_MODEL_PATH; --reward-model DIR or --no-reward-model"
   mark reward-model pass "$RM_MODEL_PATH"
 fi
-"""
-    # Once, before the workers race for it.
-    r"""export MODEL_PATH=${MODEL_PATH:-$HOME/models/$MODEL_ID}
+#: Once, before the workers race for it.
+export MODEL_PATH=${MODEL_PATH:-$HOME/models/$MODEL_ID}
 if [ -n "$dummy" ]; then
   py -m json.tool "$dummy" > /dev/null 2>&1 || stop dummy-config blocked "$dummy is no file of JSON on the host"
   [ -e "$MODEL_PATH/config.json" ] || stop dummy-config blocked "no $MODEL_PATH/config.json: no tokenizer"
@@ -217,10 +147,9 @@ elif [ ! -e "$MODEL_PATH/config.json" ]; then
   said=$(beside $hf download "$MODEL_ID" --local-dir "$MODEL_PATH" 2>&1) || stop model blocked "$(last <<< "$said")"
 fi
 mark model pass "$MODEL_PATH"
-"""
-    # train NAME CLEAN COMMAND: one training; after one that failed the others are not run. Nor after a level 0 that
-    # ended well and shows what makes them worthless; the judge sees more of it, once the run is over.
-    r"""contradiction() {
+#: train NAME CLEAN COMMAND: one training; after one that failed the others are not run. Nor after a level 0 that
+#: ended well and shows what makes them worthless; the judge sees more of it, once the run is over.
+contradiction() {
   grep -m 1 -oE "'vanilla_mbridge': True" "$1" && return
   steps=$(grep -aE 'step:1 - ' "$1") || echo 'no metrics of step 1'
   grep -m 1 -oiE '[a-z_/]*(loss|kl|entropy|grad_norm|reward)[a-z_/]*:(np\.[a-z0-9]+\()?-?(nan|inf)\b' <<< "$steps"
@@ -238,13 +167,10 @@ train() {
   [ "$code" = 0 ] || exit "$code"
   [ -z "$why" ] || stop level-0 fail "$why; no later training is run"
 }
-"""
-    # hashes NAME STEP: of the files of a step's checkpoint
-    r"""hashes() {
+#: hashes NAME STEP: of the files of a step's checkpoint
+hashes() {
   find "$VERL_REPO/checkpoints" -type f -path "*/global_step_$2/*" 2> /dev/null | sort | head -n 500 |
     while IFS= read -r file; do
       mark file "$1" "$(sha256sum < "$file" | cut -c 1-64) ${file##*"/global_step_$2/"}"
     done
 }
-"""
-)
