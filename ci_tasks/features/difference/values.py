@@ -106,24 +106,18 @@ def compare_values(
     only what the old side has is compared."""
     differences: list[ValueDifference] = []
     missing: list[str] = []
-    count = 0
-    for name in old if tolerance is not None else {**old, **new}:
+    count, exact = 0, tolerance is None
+    for name in {**old, **new} if exact else old:
         before, after = old.get(name, {}), new.get(name, {})
-        absent = before.keys() - after.keys() if tolerance is not None else before.keys() ^ after.keys()
-        if absent:
+        if absent := before.keys() ^ after.keys() if exact else before.keys() - after.keys():
             missing.append(f"{name}: {len(absent)} of {counted(len(before.keys() | after.keys()), 'value')}")
-        both = [step for step in before if step in after]
+        both = [(step, before[step], after[step]) for step in before if step in after]
         count += len(both)
-        differences += [
-            ValueDifference(name, step, before[step], after[step])
-            for step in both
-            if not _is_same(before[step], after[step], tolerance)
-        ]
-    is_wrong = differences or (missing and tolerance is None)
+        differences += [ValueDifference(name, *each) for each in both if not _is_same(*each[1:], tolerance)]
+    is_wrong = differences or (missing and exact)
     outcome = CONTRADICTED if is_wrong else NOT_SEEN if missing or not count else SHOWN
-    return ValuesComparison(
-        old_id, new_id, outcome, count, tolerance, tuple(sorted(differences, key=_order)), tuple(missing)
-    )
+    found = tuple(sorted(differences, key=_order))
+    return ValuesComparison(old_id, new_id, outcome, count, tolerance, found, tuple(missing))
 
 
 def _order(difference: ValueDifference) -> tuple[int, float]:
@@ -144,16 +138,14 @@ def text(compared: ValuesComparison) -> list[str]:
     exact = compared.tolerance is None
     words = {SHOWN: "equals", CONTRADICTED: "differs from", NOT_SEEN: "is not shown to equal"}
     how = "bit for bit" if exact else f"tolerance {compared.tolerance:g}"
-    lines = [
-        f"{each.name} {each.step}"
-        if each.name == FILES
-        else f"{each.name} at step {each.step}: {each.old} → {each.new}"
-        for each in compared.differences[:_MOST_LINES]
-    ]
+    head = f"{compared.new} {words[compared.outcome]} {compared.old} ({counted(compared.values, 'value')}, {how})"
+    lines = []
+    for each in compared.differences[:_MOST_LINES]:
+        values = f"at step {each.step}: {each.old} → {each.new}"
+        lines.append(f"{each.name} {each.step if each.name == FILES else values}")
     more = len(compared.differences) - _MOST_LINES
     lines += [f"and {counted(more, 'more difference')}"] if more > 0 else []
     lines += [f"missing in {'one of them' if exact else 'the run'}: {each}" for each in compared.missing]
-    head = f"{compared.new} {words[compared.outcome]} {compared.old} ({counted(compared.values, 'value')}, {how})"
     return [one_line(head), *(f"  {one_line(line)}" for line in lines)]
 
 

@@ -7,14 +7,21 @@ script of the workflow says so). SGLang's and Miles' older workflows use the sam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ci_tasks.features.suites import changed
 from ci_tasks.workflow.model import Workflow
-from ci_tasks.workflow.suite import ChangedTests, MatrixTest, Suite, gpu_count
+from ci_tasks.workflow.suite import ChangedRule, ChangedTests, MatrixTest, Suite, gpu_count
 
 WORKFLOW = ".github/workflows/pr-test.yml"
+# How CI finds changed tests and their GPUs, for revisions whose workflow has no job for it.
+RULE = ChangedRule(
+    ("tests/test_*.py", "tests/plugin_contracts/test_*.py"),
+    statuses="AM",
+    gpus_line=re.compile(r"^NUM_GPUS\s*=\s*\d+", re.ASCII),
+    default_gpus=8,
+)
 
 
 def describe(combination: Mapping[str, Any]) -> MatrixTest:
@@ -39,6 +46,15 @@ def _entries(matrix: Any) -> Iterator[Mapping[str, Any]]:
         yield from (entry for entry in values if isinstance(entry, Mapping)) if isinstance(values, list) else ()
 
 
+def changed_matrix(files: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """The matrix for changed test files, path → text. A path is given from `tests/`, as every matrix of slime does."""
+    return {
+        "info": [
+            {"test_file": path.removeprefix("tests/"), "num_gpus": RULE.gpus_of(text)} for path, text in files.items()
+        ]
+    }
+
+
 SUITE = Suite(
     name="slime",
     workflow=WORKFLOW,
@@ -46,5 +62,5 @@ SUITE = Suite(
     matches=matches,
     describe=describe,
     packages=("slime", "slime_plugins"),
-    changed=ChangedTests("changed", "e2e-test-changed", "changed-detect", changed.RULE, changed.changed_matrix),
+    changed=ChangedTests("changed", "e2e-test-changed", "changed-detect", RULE, changed_matrix),
 )

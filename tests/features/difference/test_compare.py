@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.records import Checkout, ContainerState, Deviation
-from ci_tasks.features.difference import runs
-from ci_tasks.features.difference.compare import compare_runs, text
-from ci_tasks.features.difference.runs import RunSide
+from ci_tasks.features.difference import compare as runs
+from ci_tasks.features.difference.compare import RunSide, compare_runs, text
 from ci_tasks.features.difference.values import Values, of_series
 from ci_tasks.logs.metrics import Series
 from ci_tasks.records import RunEnvironment, RunRecord, Triage
