@@ -39,9 +39,7 @@ class VerlOptions:
     exact: bool = flags.switch("of level 1: also both steps without a resume, and compare their checkpoints").field()
     script: str | None = flags.text("of level 4: a script of verl's instead of the wrapper", "FILE").field()
     wrapper: str = flags.text("verl's wrapper, from its root", "FILE", default=WRAPPER).field()
-    proof: tuple[str, ...] = flags.repeatable(
-        "of level 4: a line that shows it active", "REGEX"
-    ).field()
+    proof: tuple[str, ...] = flags.repeatable("of level 4: a line of its log that shows it active", "REGEX").field()
     steps: int = flags.number("of level 5: 20 to 100", "steps", default=20, hint="for example --steps 40").field()
     baseline: str | None = flags.text("of level 5: the log of a known-good run", "FILE").field()
     log: str | None = flags.text("judge this log of a level, and run nothing", "FILE").field(
