@@ -24,11 +24,7 @@ FEATURE = Feature(
         ),
     ),
     nox_sessions=tuple(
-        Session(
-            f"verl(level={level})",
-            f"verl end-to-end of a Megatron-Bridge change, level {level}",
-            ("verl", "--level", str(level)),
-        )
+        Session(f"verl(level={level})", f"verl end-to-end, level {level}", ("verl", "--level", str(level)))
         for level in range(6)
     ),
 )

@@ -38,9 +38,9 @@ def verl(options: VerlOptions) -> int:
         hint = "the sample: --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim"
         raise UsageError("verl needs --bridge DIR and --verl DIR (or BRIDGE_REPO and VERL_REPO)", hint=hint)
     with for_programs(as_json=options.json, events=options.events) as events:
-        paths = {name: path for name in ("bridge", "verl", "baseline") if (path := getattr(options, name))}
         # With whole paths, so that its command line starts the same plan from any directory.
-        whole: dict[str, Any] = {name: str(user_path(path).absolute()) for name, path in paths.items()}
+        named = {name: getattr(options, name) for name in ("bridge", "verl", "baseline")}
+        whole: dict[str, Any] = {name: str(user_path(path).absolute()) for name, path in named.items() if path}
         code, result = _performed(replace(options, **whole), request, events)
         if events:
             events.exit_code = code

@@ -1,9 +1,9 @@
 """The probe's hook for verl: notes from inside a training what its log does not say, or says in words that change.
 
 It travels with the probe into every Python of the job, so it uses the standard library of Python 3.8 alone and imports
-nothing of ours. Once one of MODULES has been imported, the functions that `TABLE` names there are put behind a
-wrapper that calls them first and then notes; a name that a revision does not have is noted as missing. What fails in a
-note never reaches the job. The records' meaning: `ci_tasks.features.verl.judge.training_run`.
+nothing of ours. Once one of MODULES has been imported, the functions that `TABLE` names there are put behind a wrapper
+that calls them first and then notes; which of them a revision has is noted too. What fails in a note never reaches the
+job. The records' meaning: `ci_tasks.features.verl.judge.training_run`.
 """
 
 import functools
@@ -75,15 +75,14 @@ MODULES = tuple(dict.fromkeys(row[0] for row in TABLE))
 
 def after_import(module: Any, emit: Emit) -> None:
     found: List[str] = []
-    missing: List[str] = []
     for _, name, note in (row for row in TABLE if row[0] == module.__name__):
         owner, _, attribute = name.rpartition(".")
         place = getattr(module, owner, None) if owner else module
         function = vars(place).get(attribute) if place is not None else None
         if callable(function):
             setattr(place, attribute, _behind(function, functools.partial(note, emit), emit))
-        (found if callable(function) else missing).append(name)
-    emit("hooked", module=module.__name__, found=found, missing=missing)
+            found.append(name)
+    emit("hooked", module=module.__name__, found=found)
 
 
 def _behind(function: Callable[..., Any], note: Callable[[WrappedCall], None], emit: Emit) -> Callable[..., Any]:

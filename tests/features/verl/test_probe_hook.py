@@ -113,7 +113,7 @@ def run(python: Interpreter, program: str) -> None:
 
 
 def test_a_training_is_noted_as_it_was_configured_built_logged_and_saved(python: Interpreter, tmp_path: Path) -> None:
-    """What is not finite is a word, and a name that this revision does not have is said to be missing."""
+    """A name that this revision does not have is not among those that were found."""
     run(python, PROGRAM.replace("ROOT", str(tmp_path)))
     saved, gone = f"{tmp_path}/actor", f"{tmp_path}/none"
     noted = TrainingRun(Training("", 0, {}), TrainingFacts(), evidence=python.evidence())

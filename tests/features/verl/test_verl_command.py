@@ -66,19 +66,16 @@ def test_a_level_ends_with_a_summary_that_repeats_it(pair: Any) -> None:
     assert (judged.code, "Result: Not proven" in judged.out) == (4, True), "without the probe less is seen"
 
 
-@pytest.mark.parametrize(("failure", "code", "result"), [("", 0, "Pass - Level 0 passed"), ("no-trainable", 1, "Fail")])
-def test_a_detached_level_ends_with_its_summary_when_somebody_comes_back(
-    pair: Any, failure: str, code: int, result: str
-) -> None:
+def test_a_detached_level_ends_with_its_summary_when_somebody_comes_back(pair: Any) -> None:
     """The exit code of attach is that of the level and not of the script."""
-    pair.hosts(TINY_VERL_FAILURE=failure)
+    pair.hosts(TINY_VERL_FAILURE="no-trainable")
     started = pair.verl("--level", "0", "--detach", "--json")
     assert (started.code, started.json["status"]) == (0, "running"), started.err
     attached = pair.ci_tasks("attach", started.json["id"], "--json")
-    assert (attached.code, attached.json["exit_code"], attached.json["runs"][0]["status"]) == (code, code, "passed")
-    assert f"Result: {result}" in attached.err
+    assert (attached.code, attached.json["exit_code"], attached.json["runs"][0]["status"]) == (1, 1, "passed")
+    assert "Result: Fail" in attached.err
     (summary,) = pair.home.glob("runs/*/01/summary.json")
-    assert json.loads(summary.read_text())["result"] == result.split()[0]
+    assert json.loads(summary.read_text())["result"] == "Fail"
 
 
 def test_a_candidate_that_fails_is_compared_with_its_base_under_one_seed(pair: Any) -> None:
@@ -92,24 +89,11 @@ def test_a_candidate_that_fails_is_compared_with_its_base_under_one_seed(pair: A
     assert len({json.loads((run / "plan.json").read_text())["checkout"]["tree"] for run in runs}) == 2
 
 
-def test_a_level_0_that_its_log_contradicts_ends_the_run(pair: Any) -> None:
-    pair.hosts(TINY_VERL_FAILURE="vanilla")
-    result = pair.verl("--level", "1", "--checks-from", "3 passed")
-    assert result.code == 1, result.out + result.err
-    [log] = pair.home.glob("runs/*/01/log")
-    text = log.read_text()
-    assert "ci-tasks-verl: level-0: fail: 'vanilla_mbridge': True" in text
-    assert re.findall("^ci-tasks-verl: begin: (.*)", text, re.MULTILINE) == ["level 0"]
-
-
-@pytest.mark.parametrize(("launch", "code", "words"), [("1", 125, "there is none on PATH"), ("0", 0, "Pass")])
-def test_without_uv_a_level_is_blocked_or_runs_in_the_python_on_path(
-    pair: Any, tmp_path: Path, launch: str, code: int, words: str
-) -> None:
+def test_without_uv_a_level_runs_in_the_python_on_path(pair: Any, tmp_path: Path) -> None:
     (tmp_path / "python3").symlink_to(sys.executable)
     pair.env["PATH"] = f"{tmp_path}:/usr/bin:/bin"
-    result = pair.verl("--level", "0", "--env", f"VERL_USE_UV={launch}")
-    assert (result.code, words in result.out) == (code, True), result.out + result.err
+    result = pair.verl("--level", "0", "--env", "VERL_USE_UV=0")
+    assert (result.code, "Pass" in result.out) == (0, True), result.out + result.err
 
 
 def test_the_longest_time_is_the_persons_then_the_hosts_then_the_levels(pair: Any) -> None:
@@ -149,7 +133,6 @@ REFUSED = [
     (["--host", "nowhere"], "unknown host 'nowhere'"),
     (["--host", "box,local"], "do not run one and the same level"),
     (["--host", "box,sim", "--detach"], "--detach is for one host, and box,sim is several"),
-    (["--repeat", "3"], "--repeat needs --base"),
     (["--base", "HEAD", "--plan"], "cannot be combined"),
     (["--baseline", str(support.ROOT / "README.md")], "has no critic/rewards/mean of any step"),
 ]

@@ -1,7 +1,7 @@
 """What a run of verl's end-to-end levels showed of a Megatron-Bridge change.
 
-`training_log` reads a log of any size into facts, `settings` verl's printed configuration, `noted` what the probe's
-hook wrote; `training_run` has them together. `criteria` holds one training against the guide's criteria, `checkpoints`
-against those of level 1, `learning` of level 5; `attribution` says whose fault a failure is. `verdict` judges the run,
-`summary_text` puts it into words.
+`training_log` reads a log of any size into facts, `settings` verl's printed configuration; `training_run` has a
+training with what was asked of it and what the probe's hook noted. `criteria` holds it against the guide's criteria,
+`learning` against those of level 5; `attribution` says whose fault a failure is. `verdict` judges the run and puts it
+into words.
 """

@@ -93,8 +93,8 @@ def import_criteria(evidence: RunEvidence | None, root: str) -> Iterator[Criteri
     wrong = [place for place in bridge if not place.startswith(f"{source}/")]
     for place in wrong:
         yield Criterion(LOCAL_BRIDGE, CONTRADICTED, f"{place} is not under {source}", bridge[place], environment=True)
-    for place, who in [*bridge.items()][:1] if not wrong else ():
-        yield Criterion(LOCAL_BRIDGE, SHOWN, place, who)
+    for place in [*bridge][:1] if not wrong else ():
+        yield Criterion(LOCAL_BRIDGE, SHOWN, place, bridge[place])
     ranked = [process for process in evidence.processes if process.rank is not None]
     driver = [process for process in evidence.processes if any("main_ppo" in word for word in process.argv)]
     workers = ranked or [process for process in evidence.processes if process not in driver]

@@ -39,20 +39,16 @@ def run(*changes: Change, steps: int = STEPS) -> dict[int, Row]:
     return metrics
 
 
+def always(key: str, value: float, first: int = 1, last: int = 1000) -> Change:
+    def change(number: int, row: Row) -> None:
+        if first <= number <= last:
+            row[key] = value
+
+    return change
+
+
 def at(step: int, key: str, value: float) -> Change:
-    def change(number: int, row: Row) -> None:
-        if number == step:
-            row[key] = value
-
-    return change
-
-
-def always(key: str, value: float, first: int = 1) -> Change:
-    def change(number: int, row: Row) -> None:
-        if number >= first:
-            row[key] = value
-
-    return change
+    return always(key, value, step, step)
 
 
 def without(prefix: str) -> Change:

@@ -318,12 +318,3 @@ def test_a_trainer_that_was_started_again_is_not_proven(writer: Writer) -> None:
     summary = writer.ran(REQUEST, log=twice)
     assert summary.result == "Not proven"
     assert "exit code 0 is of the last of 2 starts of the trainer" in summary.sentence
-
-
-def test_a_warning_inside_the_printed_settings_tears_nothing(writer: Writer) -> None:
-    def warned(text: str) -> str:
-        at = text.rindex("\n", 0, text.index("'critic'")) + 1
-        who = text[at : text.index(") ", at)] + ") "
-        return f"{text[:at]}{who}/v/x.py:3: FutureWarning: {{old}} [deprecated\n{who}  warnings.warn(\n{text[at:]}"
-
-    assert writer.ran(LevelRequest(0), log=warned).result == "Pass"
