@@ -3,7 +3,7 @@
     python bench/verl_hooks.py tests/features/verl/hook_names.json ~/verl v0.7.0 … ~/Megatron-Bridge v0.2.0 … main
 
 Reads the sources with git, imports nothing. Of a directory and the revisions behind it, each becomes an entry of the
-file; `tests/features/verl/test_hook_names.py` says what is missing in one.
+file; `tests/features/verl/test_probe_hook.py` says what is missing in one.
 """
 
 from __future__ import annotations

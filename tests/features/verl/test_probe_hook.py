@@ -1,8 +1,11 @@
-"""The probe's hook for verl, in real interpreters with small packages that have verl's and Bridge's names."""
+"""The probe's hook for verl, in real interpreters with small packages that have verl's and Bridge's names, and the
+functions of real revisions, which `bench/verl_hooks.py` writes into a file."""
 
 from __future__ import annotations
 
+import json
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from ci_tasks.features.verl.judge.training_run import (
     TrainingRun,
 )
 from ci_tasks.features.verl.levels.levels import Training
+from ci_tasks.features.verl.probe_hook import MODULES, TABLE
 from ci_tasks.features.verl.suite import SUITE
 from ci_tasks.results.probe_evidence import probe_summary
 from ci_tasks.run.row_plans import probe_rules
@@ -139,3 +143,23 @@ def test_a_note_that_fails_is_said_and_the_training_goes_on(python: Interpreter)
     assert summary is not None
     [said] = summary.not_seen
     assert said.startswith("verl: hook failed: TypeError: broken")
+
+
+REVISIONS: Mapping[str, Mapping[str, Mapping[str, list[str]]]] = json.loads(
+    Path(__file__).with_name("hook_names.json").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_revision_has_each_function_of_its_package_and_calls_it_as_the_hook_expects(revision: str) -> None:
+    modules = REVISIONS[revision]
+    expected = {module: {name for own, name, _ in TABLE if own == module} for module in MODULES if module in modules}
+    assert {module: set(names) for module, names in modules.items()} == expected
+    for names in modules.values():
+        for name, parameters in names.items():
+            assert parameters[0] == "self" or "." not in name
+            assert "checkpoint" not in name or parameters[1] == "local_path"  # the place that a note is made of
+
+
+def test_the_revisions_are_of_all_three_packages() -> None:
+    assert {module for modules in REVISIONS.values() for module in modules} == set(MODULES)

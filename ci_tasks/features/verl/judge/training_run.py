@@ -1,7 +1,7 @@
 """A run, and a training that began in it, with all that is known: what was asked, what the log said, and what the probe
 and its hook for verl noted from inside. Pure.
 
-`ci_tasks.features.verl.probe_hook` writes the records. `tests/features/verl/test_hook_names.py` says which of the
+`ci_tasks.features.verl.probe_hook` writes the records. `tests/features/verl/test_probe_hook.py` says which of the
 functions that it watches a revision of verl, Megatron-Bridge or Megatron-LM has.
 """
 

@@ -273,17 +273,12 @@ _WORKERS_PATH = '"++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH=${PYTHON
 
 
 def render(
-    request: LevelRequest,
-    trainings: Sequence[Training],
-    wrapper: str,
-    *,
-    simulated: bool = False,
-    contained: bool = True,
+    request: LevelRequest, planned: Sequence[Training], wrapper: str, *, simulated: bool = False, contained: bool = True
 ) -> str:
     """The text of the step, for bash. `wrapper` is the text of verl's. A `simulated` run, on a host that simulates
     GPUs, has a home of its own: the sample's models and data are none that anybody wants to keep. One that is not
     `contained` leaves others' Ray alone."""
-    given = {**request.env, **trainings[0].env}
+    given = {**request.env, **planned[0].env}
     settings = {
         "cited": request.checks,
         "dummy": request.dummy_config,
@@ -293,12 +288,12 @@ def render(
         "simulated": "1" if simulated else "",
         **{f"export {name}": given[name] for name in given if _PREFLIGHT.fullmatch(name)},
     }
-    compared = {name for training in trainings if training.same_as for name in (training.name, training.same_as)}
+    compared = {name for training in planned if training.same_as for name in (training.name, training.same_as)}
     launch, text = _LAUNCH.search(wrapper), (pkgutil.get_data(__name__, "step.sh") or b"").decode()
     lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
     lines.append(f"tests=({' '.join(map(shlex.quote, request.bridge_tests))})")
     lines.append(re.sub("(?m)^#:.*\n", "", text).replace("@launch@", launch[0] if launch else "LAUNCH=(python3)"))
-    for training in trainings:
+    for training in planned:
         name = shlex.quote(training.name)
         lines.append(f"train {name} {int(not training.resumes)} {shlex.quote(command(training))}")
         lines += [f"hashes {name} {training.steps}"] if training.name in compared else []
