@@ -2,9 +2,8 @@
 
     python bench/hang.py [CASE…]
 
-One JSON line a case; exit code 1 unless each reason has the words of CASES. With torch the ranks use NCCL, its
-DataLoader and its kernels; without it stand-ins, whose `synchronize` waits for a kernel of libcuda. Stacks are the
-probe's.
+One JSON line a case; exit code 1 unless each reason has the words of CASES. The ranks use torch with NCCL, its
+DataLoader and its kernels. Stacks are the probe's.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -23,11 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from ci_tasks.agent.hang.collect import recorded_collectives
 from ci_tasks.agent.hang.look import HangFacts
 from ci_tasks.features.hang.analysis import analyse_hang
-from tests.features.hang.planted_runs import STAND_IN, look, planted
+from tests.features.hang.planted_runs import look, planted
 
-HAS_TORCH = find_spec("torch") is not None
 SETTLE_SECONDS = 8.0  # from the last step of the ranks, for kernels to start and waits to begin
-# What the reason says of rank 1. The stand-ins have no NCCL that counts collectives.
+# What the reason says of rank 1.
 CASES = {
     "gpu_queue": "rank 1 waits in queue.get at planted.py",
     "gpu_worker": ", in read_sample",
@@ -42,14 +39,14 @@ CASES = {
 def measure(case: str) -> bool:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        with planted({case: 2}, directory, directory if HAS_TORCH else STAND_IN) as runs:
+        with planted({case: 2}, directory, directory) as runs:
             time.sleep(SETTLE_SECONDS)
             began = time.monotonic()
             facts = with_collectives(look(runs, directory)[case])
         print((directory / "stderr").read_text(errors="replace")[-2000:], end="", file=sys.stderr)
     hang = analyse_hang(facts)
     is_named = CASES[case] in hang.reason
-    words = {"case": case, "named": is_named, "torch": HAS_TORCH, "look_s": round(time.monotonic() - began, 1)}
+    words = {"case": case, "named": is_named, "look_s": round(time.monotonic() - began, 1)}
     said = {"said": f"{hang.outcome}, {hang.kind}: {hang.reason}", "could_not": hang.could_not}
     print(json.dumps({"benchmark": "hang", **words, **said}), flush=True)
     return is_named
@@ -57,8 +54,7 @@ def measure(case: str) -> bool:
 
 def with_collectives(facts: HangFacts) -> HangFacts:
     """With what torch's flight recorder says, as the agent of a run collects it."""
-    envs = [process.env for process in facts.processes] if HAS_TORCH else []
-    collectives, problems = recorded_collectives(envs, 10)
+    collectives, problems = recorded_collectives([process.env for process in facts.processes], 10)
     could_not = (*facts.could_not, *problems)
     return replace(facts, collectives=collectives, could_not=could_not)
 

@@ -67,7 +67,7 @@ class RunCleanup:
         make_readable(self.paths.artifacts, *root)
         try:
             if self.plan.probe is not None:
-                collect_evidence(self.paths, secrets)
+                collect_evidence(self.paths)
             problem = "secrets are not masked yet"
             unmasked = mask_run(self.paths, secrets)
             self.masked = True

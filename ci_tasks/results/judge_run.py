@@ -88,7 +88,7 @@ def _mask_leftovers(run: RunDir) -> None:
     """Mask what an agent of this machine that died could not. What came from a host was masked when it came."""
     plan = read_plan(run)
     known_secrets.add_variables(plan.secrets)
-    collect_left_evidence(run, known_secrets.values())
+    collect_left_evidence(run)
     if not read_status(run).masked and read_remote(run) is None:
         old = mask_run(run, known_secrets.values(), has_secrets=bool(given_secrets(plan)))
         if old:

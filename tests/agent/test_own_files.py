@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import codec, liveness, processes
+from ci_tasks.agent import codec, liveness
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.agent.serving import serve
@@ -132,12 +132,3 @@ def test_a_run_from_before_a_restart_is_lost_and_says_so(run: Run) -> None:
     Path(run.paths.status).write_text(json.dumps(status))
     reason = "the host restarted before the job ended (last heartbeat 2023-11-14 22:13:20 UTC)"
     assert (load_record(run.paths).status, load_record(run.paths).reason) == ("lost", reason)
-
-
-def test_the_lock_of_an_agent_is_not_inherited_by_its_job(run: Run, until: Until) -> None:
-    run.start('touch "$CI_TASKS_RUN_DIR/ready"; sleep 300')
-    until(lambda: run.has("ready"))
-    assert liveness.is_alive(run.paths, Status())
-    os.kill(run.status().pid or 0, signal.SIGKILL)
-    until(lambda: not liveness.is_held(str(run.path)))
-    assert processes.of_run(str(run.path), None)

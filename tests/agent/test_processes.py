@@ -69,18 +69,6 @@ def test_processes_of_a_run_are_those_with_exactly_its_mark_and_those_of_its_gro
     assert set(processes.of_run(str(process), unmarked.pid)) == {marked.pid, unmarked.pid}
 
 
-def test_ending_asks_first_and_kills_what_stays(tmp_path: Path, spawn: Spawn, until: Callable[..., Any]) -> None:
-    loop = "while :; do sleep 0.02; done"
-    top = str(tmp_path)
-    spawn("bash", "-c", f"cd \"$0\"; trap 'echo > asked; exit' TERM; echo > polite; {loop}", top, mark=tmp_path)
-    spawn("bash", "-c", f"cd \"$0\"; trap '' TERM; echo > stubborn; {loop}", top, mark=tmp_path)
-    until(lambda: (tmp_path / "polite").exists() and (tmp_path / "stubborn").exists())
-    processes.terminate(str(tmp_path), None)
-    until(lambda: (tmp_path / "asked").exists())
-    assert processes.kill_all(str(tmp_path), None) >= 1
-    assert not processes.of_run(str(tmp_path), None)
-
-
 def test_a_group_without_any_marked_process_is_nobodys_that_we_know(
     tmp_path: Path, spawn: Spawn, until: Callable[..., Any]
 ) -> None:

@@ -268,12 +268,6 @@ def test_a_host_that_can_never_run_the_job_does_not_begin_it(run: Run, gpu_host:
     assert (record.status, record.reason) == ("blocked", "this host has 4 GPUs, the job needs 8")
 
 
-def _waits_for_gpus(run: Run, gpu_host: GpuHost) -> str:
-    gpu_host.hold(0)
-    _gpus(run, gpu_host, 8, "agent")
-    return "exit 0"
-
-
 def _waits_for_a_name(run: Run, gpu_host: GpuHost) -> str:
     gpu_host.hold(str(gpu_host.path / "ci-tasks-ray.lock"))
     run.plan["exclusive"] = ["ray"]
@@ -286,7 +280,7 @@ def _waits_in_the_script(run: Run, gpu_host: GpuHost) -> str:
     return _script(gpu_host, 8, "exit 0")
 
 
-WAITERS = [_waits_for_gpus, _waits_for_a_name, _waits_in_the_script]
+WAITERS = [_waits_for_a_name, _waits_in_the_script]
 
 
 @pytest.mark.parametrize("prepare", WAITERS)

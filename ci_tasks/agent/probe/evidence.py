@@ -15,10 +15,9 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import field, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from .. import codec
-from ..codec import masked_record
 from ..files import content_of, replace_file
 from ..quick_dataclass import dataclass
 from ..records import ProbeRules
@@ -229,8 +228,8 @@ def _content(directory: str, name: str, most: int) -> bytes:
     return content_of(os.path.join(directory, name), most, follow_link=False)
 
 
-def collect_evidence(run: RunDir, secrets: Sequence[str]) -> bool:
-    """Write evidence.jsonl. Returns whether there was evidence. Raises OSError."""
+def collect_evidence(run: RunDir) -> bool:
+    """Write evidence.jsonl, for `mask_run` to mask. Returns whether there was evidence. Raises OSError."""
     evidence = read_evidence(run.evidence)
     if evidence is None:
         return False
@@ -238,18 +237,17 @@ def collect_evidence(run: RunDir, secrets: Sequence[str]) -> bool:
     parts += [RunEvidence(processes=(process,)) for process in evidence.processes]
     written = b""
     for part in parts:
-        text = codec.to_json(masked_record(part, secrets), versioned=False, compact=True)
-        line = (text + "\n").encode("utf-8", "backslashreplace")
+        line = codec.to_json(part, versioned=False, compact=True).encode("utf-8", "backslashreplace") + b"\n"
         written += line if len(written) + len(line) <= MAX_WRITTEN else b""
     replace_file(run.evidence_file, written)
     return True
 
 
-def collect_left_evidence(run: RunDir, secrets: Sequence[str]) -> None:
+def collect_left_evidence(run: RunDir) -> None:
     """Of a run that is over, what its agent could not collect. A directory that cannot be read is not seen."""
     if not os.path.lexists(run.evidence_file):
         with suppress(OSError, ValueError):
-            collect_evidence(run, secrets)
+            collect_evidence(run)
 
 
 # The interpreter prints the traceback of a `.pth` that fails: a much older Python cannot read the payload.

@@ -187,7 +187,7 @@ class Session:
         """Mask secrets if the run's agent did not. Raises ValueError, OSError."""
         status = run_directory.read_status_if_readable(run)
         if status.has_ended:
-            collect_left_evidence(run, list(values.values()))
+            collect_left_evidence(run)
         if status.masked:
             return
         names = status.secrets if status.exists else run_directory.read_plan(run).secrets

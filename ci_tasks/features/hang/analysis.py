@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from ci_tasks.agent.gpus.locks import numbered
 from ci_tasks.agent.hang.look import HangFacts, RecordedCollective
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.hang import processes as waits
 from ci_tasks.features.hang.processes import Process, RunProcesses, Thread, names, that, waiting
 from ci_tasks.records import Hang, HangCulprit, HangGroup
@@ -26,34 +25,17 @@ _MOST_NAMED = 8
 _MAX_GROUPS, _MAX_FRAMES, _MAX_REASONS = 40, 12, 100
 
 
-@dataclass(frozen=True)
-class Finding:
-    """`kind` is one word for what it is, `reason` one line; `outcome` as in `records.Hang`. `gone` are ranks that are
-    culprits and no more processes."""
-
-    kind: str
-    reason: str
-    culprits: Sequence[Thread] = ()
-    outcome: str = SHOWN
-    gone: Sequence[int] = ()
-
-
-Rule = Callable[[RunProcesses], "Finding | None"]
+Rule = Callable[[RunProcesses], "Hang | None"]
 
 
 def analyse_hang(facts: HangFacts) -> Hang:
     run = RunProcesses(facts)
     groups = tuple(_groups(run))[:_MAX_GROUPS]
-    found = next((finding for rule in RULES if (finding := rule(run))), None)
-    if found is None:
-        seen = "; ".join(f"{group.who}: {group.where}" for group in groups[:3]) or "no process was seen"
-        found = Finding("", f"not determined; {seen}", outcome=NOT_DETERMINED)
-    gone = (HangCulprit(f"rank {rank}", "gone", 0, rank) for rank in found.gone[:_MOST_NAMED])
-    return Hang(
-        outcome=found.outcome,
-        kind=found.kind,
-        reason=found.reason,
-        culprits=(*gone, *map(_culprit, found.culprits)),
+    seen = "; ".join(f"{group.who}: {group.where}" for group in groups[:3]) or "no process was seen"
+    not_determined = Hang(NOT_DETERMINED, "", f"not determined; {seen}")
+    found = next((hang for rule in RULES if (hang := rule(run))), not_determined)
+    return replace(
+        found,
         groups=groups,
         could_not=facts.could_not[:_MAX_REASONS],
         taken_at=iso_time(facts.taken_at),
@@ -85,7 +67,7 @@ def _culprit(thread: Thread) -> HangCulprit:
 # -- what a process alone shows ----------------------------------------------------------------------------------------
 
 
-def _stopped(run: RunProcesses) -> Finding | None:
+def _stopped(run: RunProcesses) -> Hang | None:
     """By a signal, or by the kernel."""
     for state, kind, is_in, why in (
         ("T", "stopped", "stopped", "SIGCONT ends that"),
@@ -94,14 +76,14 @@ def _stopped(run: RunProcesses) -> Finding | None:
         if found := [process for process in run.by_id.values() if process.facts.state == state]:
             place = found[0].main.text if found[0].main.frame else found[0].main.where
             reason = f"{that(found, 'is', 'are')} {is_in} ({place}): {why}"
-            return Finding(kind, reason, _mains(found))
+            return Hang(SHOWN, kind, reason, _mains(found))
     return None
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------
 
 
-def _missing_rank(run: RunProcesses) -> Finding | None:
+def _missing_rank(run: RunProcesses) -> Hang | None:
     """Ranks that should be there and are not, while the others wait for them."""
     missing = sorted(set(range(run.world or 0)) - set(run.ranks))
     inside = [process for process in run.ranks.values() if process.waits_for_ranks]
@@ -111,10 +93,11 @@ def _missing_rank(run: RunProcesses) -> Finding | None:
     ends = [f"rank {rank}: {dead[str(rank)]}" for rank in missing if str(rank) in dead]
     told = f" ({'; '.join(ends[:3])})" if ends else ""
     why = f"{numbered('rank', missing)} {'is' if len(missing) == 1 else 'are'} gone{told}; {waiting(inside)}"
-    return Finding("dead rank", why, gone=missing)
+    gone = tuple(HangCulprit(f"rank {rank}", "gone", 0, rank) for rank in missing[:_MOST_NAMED])
+    return Hang(SHOWN, "dead rank", why, gone)
 
 
-def _goes_on(run: RunProcesses) -> Finding | None:
+def _goes_on(run: RunProcesses) -> Hang | None:
     """Silence of the log alone is no stall: a process may compute. Ranks that wait for others may do that with all of a
     processor, so what counts is who uses it and does not wait."""
     if run.facts.reason != "stall":
@@ -123,10 +106,10 @@ def _goes_on(run: RunProcesses) -> Finding | None:
     moving = [process for process in busy if not process.stays or not _computes(process)]
     if moving:
         why = f"the log is silent, but {that(moving, 'goes', 'go')} on: {moving[0].main.where}"
-        return Finding("goes on", why, outcome=CONTRADICTED)
+        return Hang(CONTRADICTED, "goes on", why)
     if busy:
         who = f"{that(busy, 'computes', 'compute')} ({busy[0].main.where})"
-        return Finding("computes", f"not determined; {who}: slow work, or an endless loop", outcome=NOT_DETERMINED)
+        return Hang(NOT_DETERMINED, "computes", f"not determined; {who}: slow work, or an endless loop")
     return None
 
 
@@ -139,7 +122,7 @@ def _works_beside(process: Process) -> bool:
     return process.facts.cpu >= waits.BUSY and not process.waits_for_ranks
 
 
-def _rank_elsewhere(run: RunProcesses) -> Finding | None:
+def _rank_elsewhere(run: RunProcesses) -> Hang | None:
     """Ranks that are elsewhere than those that wait for them."""
     inside = [process for process in run.ranks.values() if process.waits_for_ranks]
     odd = [process for process in run.ranks.values() if process not in inside]
@@ -150,15 +133,15 @@ def _rank_elsewhere(run: RunProcesses) -> Finding | None:
     blocked = [process for process in odd if not _computes(process)]
     if not blocked:
         why = f"{that(odd, 'still computes', 'still compute')}: {odd[0].main.where}; {rest}"
-        return Finding("straggler", why, _mains(odd))
+        return Hang(SHOWN, "straggler", why, _mains(odd))
     if len({process.main.where for process in odd}) > 1 and len(odd) > len(inside):
         return None
     why, culprits = f"{waiting(blocked)}; {rest}", _mains(blocked)
     for waiter, last in [(process, run.chain(process.main)[-1]) for process in blocked]:
         if last.process is not waiter:
             why = f"{why}; {waiter.name} waits for {last.process.name}: {last.where}"
-            return Finding("rank waits elsewhere", why, [*culprits, last])
-    return Finding("rank waits elsewhere", why, culprits)
+            return Hang(SHOWN, "rank waits elsewhere", why, (*culprits, _culprit(last)))
+    return Hang(SHOWN, "rank waits elsewhere", why, culprits)
 
 
 def _collective(run: RunProcesses, inside: Sequence[Process]) -> str:
@@ -171,7 +154,7 @@ def _collective(run: RunProcesses, inside: Sequence[Process]) -> str:
     return f"{operation} number {number} ({first.where})"
 
 
-def _different_collectives(run: RunProcesses) -> Finding | None:
+def _different_collectives(run: RunProcesses) -> Hang | None:
     """All ranks wait for each other, but not in the same collective."""
     ranks = list(run.ranks.values())
     if len(ranks) < 2 or not all(process.waits_for_ranks for process in ranks):
@@ -180,7 +163,7 @@ def _different_collectives(run: RunProcesses) -> Finding | None:
     return _behind(run) or _other_operation(run, last) or _gpu_work(run, last)
 
 
-def _behind(run: RunProcesses) -> Finding | None:
+def _behind(run: RunProcesses) -> Hang | None:
     """Ranks that have begun fewer collectives than others, by NCCL or torch's recorder."""
     for teller, word, begun in _counts(run):
         most = max(begun.values(), default=0)
@@ -191,7 +174,7 @@ def _behind(run: RunProcesses) -> Finding | None:
             why = f"{that(odd, 'is', 'are')} behind ({teller}, {', '.join(counts)}): {odd[0].main.where}"
             if odd[0].main.kind == waits.GPU:  # all of these that it has begun, the others have begun too
                 why += ", for earlier work on its GPU: a kernel that does not end, or a collective of another group"
-            return Finding("collectives differ", f"{why}; {waiting(others)}", _mains(odd))
+            return Hang(SHOWN, "collectives differ", f"{why}; {waiting(others)}", _mains(odd))
     return None
 
 
@@ -215,7 +198,7 @@ def read_ras(text: str) -> dict[int, int]:
     return counts
 
 
-def _other_operation(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
+def _other_operation(run: RunProcesses, last: Sequence[RecordedCollective]) -> Hang | None:
     """One rank in another operation than the others is the odd one; of one against one both are named; more may be two
     process groups. By torch's flight recorder, if all are at one number. Else by the stacks, which do not say it of
     ranks that wait for their GPUs."""
@@ -235,10 +218,11 @@ def _other_operation(run: RunProcesses, last: Sequence[RecordedCollective]) -> F
         stands = several[0].main.where
         told.append(f"{that(several, 'waits', 'wait')} in {words}{f' ({stands})' if stands != words else ''}")
         named += several if len(several) == 1 else []
-    return Finding("collectives differ", f"the ranks are in different collectives: {'; '.join(told)}", _mains(named))
+    why = f"the ranks are in different collectives: {'; '.join(told)}"
+    return Hang(SHOWN, "collectives differ", why, _mains(named))
 
 
-def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding | None:
+def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Hang | None:
     """All ranks wait for their GPUs, and none is seen to be behind the others: which one they wait for is shown only by
     a collective that has not started on it."""
     ranks = list(run.ranks.values())
@@ -249,14 +233,14 @@ def _gpu_work(run: RunProcesses, last: Sequence[RecordedCollective]) -> Finding 
     if 0 < len(early) < len(last) == len(ranks) and len({(item.group, item.number) for item in last}) == 1:
         before = f"before {last[0].operation} number {last[0].number}, which the others are in"
         why = f"the GPU of {names(early)} still works {before}: {words}; {waiting(early)}"
-        return Finding("kernel", why, _mains(early))
-    return Finding("kernel", f"{waiting(ranks)}; none is seen to be behind: {words}", outcome=NOT_DETERMINED)
+        return Hang(SHOWN, "kernel", why, _mains(early))
+    return Hang(NOT_DETERMINED, "kernel", f"{waiting(ranks)}; none is seen to be behind: {words}")
 
 
 # -- any processes -----------------------------------------------------------------------------------------------------
 
 
-def _chain(run: RunProcesses) -> Finding | None:
+def _chain(run: RunProcesses) -> Hang | None:
     """From processes that wait for another one to the one at the end, through children, workers and threads; if all of
     them lead to the same end."""
     ways = [way for way in (run.chain(process.main) for process in run.by_id.values()) if len(way) > 1]
@@ -270,10 +254,10 @@ def _chain(run: RunProcesses) -> Finding | None:
     before = [thread for thread in way if thread.process is not last.process][-1]
     does = f"computes: {last.text or last.process.program}" if last.kind == waits.COMPUTES else last.does
     why = f"{before.process.name} waits for {last.process.name}: {before.where}; {last.process.name}: {does}"
-    return Finding("child" if before.kind == waits.CHILD else "waits for a process", why, [last])
+    return Hang(SHOWN, "child" if before.kind == waits.CHILD else "waits for a process", why, (_culprit(last),))
 
 
-def _single(run: RunProcesses) -> Finding | None:
+def _single(run: RunProcesses) -> Hang | None:
     """The only Python process: what it waits for, or computes."""
     pythons = [process for process in run.by_id.values() if process.facts.python and process.main.frames]
     if len(pythons) != 1:
@@ -282,15 +266,15 @@ def _single(run: RunProcesses) -> Finding | None:
     if thread.frame is None or thread.kind == waits.UNKNOWN:
         return None
     if thread.kind != waits.COMPUTES:
-        return Finding("waits", f"{process.name} {thread.does}", [thread])
+        return Hang(SHOWN, "waits", f"{process.name} {thread.does}", (_culprit(thread),))
     if not process.stays:
-        return Finding("goes on", f"{process.name} goes on: {thread.text}", outcome=CONTRADICTED)
+        return Hang(CONTRADICTED, "goes on", f"{process.name} goes on: {thread.text}")
     why = f"{process.name} computes in {thread.text}, in both looks: an endless loop, or slow work"
-    return Finding("computes", why, [thread])
+    return Hang(SHOWN, "computes", why, (_culprit(thread),))
 
 
-def _mains(processes: Sequence[Process]) -> list[Thread]:
-    return [process.main for process in processes]
+def _mains(processes: Sequence[Process]) -> tuple[HangCulprit, ...]:
+    return tuple(_culprit(process.main) for process in processes)
 
 
 RULES: tuple[Rule, ...] = (

@@ -98,7 +98,7 @@ class Thread:
         wchan = facts.wchan if self.is_main else "futex" if is_in_lock else ""  # the kernel tells of the main thread
         if not inner and "futex" in wchan and re.search(r"\.(join|shutdown)\(", line):
             return JOIN, line
-        kernel = ((CHILD, "do_wait"), (POLL, "poll|select"), (WAITS, "."))
+        kernel = ((CHILD, "^(do|kernel)_wait"), (POLL, "poll|select"), (WAITS, "."))
         return next((kind for kind, name in kernel if re.search(name, wchan)), UNKNOWN), _call(inner) or line
 
     @property

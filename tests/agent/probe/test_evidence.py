@@ -58,23 +58,21 @@ def test_what_is_read_and_written_is_limited(tmp_path: Path, monkeypatch: pytest
     run = run_with(tmp_path, **{f"{pid}-3-0123abcd.jsonl": lines({**START, "pid": pid, **argv}) for pid in range(1, 6)})
     monkeypatch.setattr(evidence, "MAX_WRITTEN", 250_000)
     monkeypatch.setattr(evidence, "MAX_PROCESSES", 4)
-    assert collect_evidence(run, ())
+    assert collect_evidence(run)
     assert os.path.getsize(run.evidence_file) <= evidence.MAX_WRITTEN
     found = parse_lines(Path(run.evidence_file).read_text())
     assert (found.counted, found.unread, len(found.processes)) == (5, 1, 2)
 
 
-def test_it_arrives_as_it_was_with_secrets_masked(tmp_path: Path) -> None:
-    frames = [{"file": "/x.py", "line": 3, "function": "hunter2222"}]
-    chain = [{"type": "ValueError", "message": "bad \ud800 hunter2222", "frames": frames}]
+def test_it_arrives_as_it_was(tmp_path: Path) -> None:
+    frames = [{"file": "/x.py", "line": 3, "function": "load"}]
+    chain = [{"type": "ValueError", "message": "bad \ud800", "frames": frames}]
     noted = {"t": 1.7, "where": "thread", "name": "T", "chain": chain}
     key = "packages-" + "0" * 16
     text = lines(START, {"event": "exception", "exceptions": [noted]}, {"event": "packages", "packages": key})
     run = run_with(tmp_path, **{NAME: text, key: json.dumps({"torch": "2.0"})})
-    assert collect_evidence(run, ["hunter2222"])
-    text = Path(run.evidence_file).read_text()
-    assert "hunter" not in text
-    found = parse_lines(text)
+    assert collect_evidence(run)
+    found = parse_lines(Path(run.evidence_file).read_text())
     [process] = found.processes
-    assert process.exceptions[0].chain[0].frames[0].function == "***"
+    assert process.exceptions[0].chain[0].frames[0].function == "load"
     assert found.packages[process.packages] == {"torch": "2.0"}

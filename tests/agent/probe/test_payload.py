@@ -4,8 +4,6 @@ and a suite's hooks.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,7 +18,6 @@ from ci_tasks.agent.records import ProbeRules
 from ci_tasks.results.probe_evidence import hook_records, probe_summary
 from ci_tasks.run.row_plans import probe_rules
 from ci_tasks.workflow.suite import Suite
-from tests.agent.conftest import wait_until
 from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpreter, pythons
 from tests.results.test_probe_evidence import PLAN
 
@@ -154,35 +151,6 @@ os.execv(words[0], words)
     first, child, last = python.processes()
     assert (first.end, child.end, last.end) == ("exec", "exit", "exit")
     assert first.key == last.key and child.argv[1:] == ("-c", "pass") and not child.forked
-
-
-def test_the_signal_writes_the_stacks_of_all_threads(python: Interpreter) -> None:
-    text = """
-import os, queue, sys, threading
-def wait_for_work():
-    queue.Queue().get()
-threading.Thread(target=wait_for_work, daemon=True).start()
-child = os.fork()
-print(child or "", end=" ", flush=True)
-threading.Event().wait()
-"""
-    with python.start("-u", "-c", text) as process:
-        wait_until(lambda: len(python.processes()) == 2)
-        main, child = python.processes()
-        for each in (main, child):
-            assert each.signal == signal.SIGRTMIN + 7
-        os.kill(main.pid, main.signal)
-        os.kill(child.pid, child.signal)
-        # The file is still the process's own.
-        stacks = [Path(os.readlink(f"/proc/{each.pid}/fd/{each.descriptor}")) for each in (main, child)]
-        wait_until(lambda: all("<module>" in path.read_text() for path in stacks))
-        main_stacks, child_stacks = (path.read_text().partition("Current thread")[2] for path in stacks)
-        assert "in wait_for_work" in stacks[0].read_text() and "in wait" in main_stacks
-        assert "in wait_for_work" not in stacks[1].read_text() and "in wait" in child_stacks
-        assert process.poll() is None
-        os.kill(child.pid, signal.SIGKILL)
-        process.kill()
-        process.communicate()
 
 
 def test_hooks_of_a_program_are_called_and_look_as_without_the_probe(python: Interpreter) -> None:
@@ -332,10 +300,6 @@ def test_what_fails_in_a_hook_is_noted_and_does_not_reach_the_program(hooked: In
 def test_a_process_that_imports_no_such_module_does_not_load_the_hook(hooked: Interpreter) -> None:
     assert hooked("-c", "import toy, sys; print([name for name in sys.modules if 'probe_toy' in name])")[1] == "[]\n"
     assert hooked.only_process().hook_events == ()
-
-
-def test_a_suite_without_a_hook_has_its_packages_only() -> None:
-    assert probe_rules(Suite(packages=("a",))) == ProbeRules(("a",))
 
 
 def test_fields_of_another_type_are_an_error_that_names_the_line() -> None:

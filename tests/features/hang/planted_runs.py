@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from ci_tasks.agent.hang import collect
@@ -27,7 +28,6 @@ _SECONDS = 120.0
 class PlantedRun:
     """The processes of one case; `pids` are those that are looked at."""
 
-    case: str
     roots: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -38,13 +38,15 @@ class PlantedRun:
 @contextmanager
 def planted(cases: dict[str, int], directory: Path, path: Path = STAND_IN) -> Iterator[dict[str, PlantedRun]]:
     """All cases at once, each with so many ranks; 0 for one process without. `path` is where they find torch."""
-    runs = {case: PlantedRun(case) for case in cases}
+    (directory / "ci_tasks_probe.py").write_text(payload())
+    runs = {case: PlantedRun() for case in cases}
     try:
         for case, ranks in cases.items():
             for rank in range(ranks or 1):
                 runs[case].roots.append(_start(case, directory, path, rank if ranks else None, ranks))
         for run in runs.values():
-            _wait_for_state(run, directory)
+            # Until each Python of the case is about to hang, or has ended, and sleeps or computes.
+            wait_until(partial(_are_in_state, run, directory), _SECONDS)
         yield runs
     finally:
         for run in runs.values():
@@ -56,26 +58,16 @@ def planted(cases: dict[str, int], directory: Path, path: Path = STAND_IN) -> It
 
 def look(runs: dict[str, PlantedRun], directory: Path) -> dict[str, HangFacts]:
     """What the inspector sees of each case: one inspection of all."""
-    pids = {run.case: run.pids for run in runs.values()}
-    all_pids = [pid for own in pids.values() for pid in own]
-    found = collect.look([sys.executable], all_pids)
+    pids = {case: run.pids for case, run in runs.items()}
+    found = collect.look([sys.executable], [pid for own in pids.values() for pid in own])
     evidence = read_evidence(str(directory / "evidence"))
     probed = {(item.pid, item.start): item for item in (evidence.processes if evidence else ())}
-    processes = tuple(collect.completed({"": found}, probed))
-    found = replace(found, processes=processes)
-    return {case: _facts_of(case, found, set(own)) for case, own in pids.items()}
-
-
-def _facts_of(case: str, found: HangFacts, pids: set[int]) -> HangFacts:
-    own = tuple(process for process in found.processes if process.pid in pids)
-    return replace(found, processes=own)
+    seen = list(collect.completed({"": found}, probed))
+    return {case: replace(found, processes=tuple(one for one in seen if one.pid in pids[case])) for case in runs}
 
 
 def _start(case: str, directory: Path, path: Path, rank: int | None, ranks: int) -> subprocess.Popen[bytes]:
-    probe = directory / "ci_tasks_probe.py"
-    if not probe.exists():  # another rank reads it by now
-        probe.write_text(payload())
-    env = {**os.environ, "PYTHONPATH": str(path), "PLANTED_PROBE": str(probe)}
+    env = {**os.environ, "PYTHONPATH": str(path), "PLANTED_PROBE": str(directory / "ci_tasks_probe.py")}
     if rank is not None:
         env.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
         env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", TORCH_FR_BUFFER_SIZE="2000")
@@ -85,9 +77,8 @@ def _start(case: str, directory: Path, path: Path, rank: int | None, ranks: int)
         return subprocess.Popen(argv, env=env, stdin=null, stdout=null, stderr=stderr, start_new_session=True)
 
 
-def _wait_for_state(run: PlantedRun, directory: Path) -> None:
-    """Until each Python of the case is about to hang, or has ended, and sleeps or computes."""
-    wait_until(lambda: run.pids and all(_is_in_state(pid, directory) for pid in run.pids), _SECONDS)
+def _are_in_state(run: PlantedRun, directory: Path) -> bool:
+    return bool(run.pids) and all(_is_in_state(pid, directory) for pid in run.pids)
 
 
 def _is_in_state(pid: int, directory: Path) -> bool:

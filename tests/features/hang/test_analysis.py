@@ -25,6 +25,7 @@ def rank(number: int, *frames: tuple[str, str, int], cpu: float = 0.0, state: st
         state=state,
         env={"RANK": str(number), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)},
         python=True,
+        wchan="futex_do_wait",
         main_cpu=cpu,
         cpu=cpu,
         stacks=f"Current thread 0x1 (most recent call first):\n{lines}",
@@ -73,6 +74,7 @@ ENDS = "Current thread 0x67 (most recent call first):"
 WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
 SLEEPS = ProcessFacts(9, 103, argv=("sleep", "9"), state="S")
 NVCC = ProcessFacts(9, 100, argv=("cc1plus",), state="R", main_cpu=1.0, cpu=1.0)
+DRIVER = replace(rank(0, *CHILD), pid=9, env={}, wchan="do_wait")
 ALL = [rank(at, *gpu(61), cpu=1.0) for at in range(4)]
 
 
@@ -125,6 +127,9 @@ def few(count: int) -> list[ProcessFacts]:
          "collectives differ", [1], "broadcast"),
         (facts(*WAITS, rank(3, *CHILD), SLEEPS), "rank waits elsewhere", [3, None], "rank 3 waits in subprocess.wait"),
         (facts(rank(0, *LOOP, cpu=1.0, size=1)), "computes", [0], "in both looks: an endless loop, or slow work"),
+        # Through a process that waits for its child.
+        (facts(DRIVER, replace(rank(0, *QUEUE, size=1), ppid=9)), "child", [0],
+         "waits for rank 0: subprocess.wait at loader.py:61, in fetch; rank 0: waits in queue.get at loader.py:88"),
         # A kernel that does not end: by the collective that has not started, by the GPU that works, or of none shown.
         (facts(*few(2), collectives=states("scheduled", "started")), "kernel", [0],
          "the GPU of rank 0 still works before all_reduce number 6, which the others are in: a kernel that does not"),

@@ -1,5 +1,4 @@
-"""`hang` on a run that is stuck, here, over SSH, in a container and on a cluster: the rank and its line are named, and
-the run goes on."""
+"""`hang` on a run that is stuck, over SSH and in a container: the rank and its line are named, and the run goes on."""
 
 from __future__ import annotations
 
@@ -36,23 +35,13 @@ subprocess.run([sys.executable, __file__], env=env)
 """
 
 
-@pytest.fixture(params=["box", "cluster"])
-def host(request: pytest.FixtureRequest, person: Any) -> str:
-    if request.param == "cluster":
-        request.getfixturevalue("cluster").person(person)
-        return "cluster"
-    sshd = request.getfixturevalue("sshd")
+def test_the_stuck_frame_is_named_while_the_run_goes_on(person: Any, sshd: Any, tmp_path: Path) -> None:
     sshd.start("box")
-    hosts = person.home.with_name("hosts.yaml")
+    hosts, mark = person.home.with_name("hosts.yaml"), tmp_path / "stuck"
     hosts.write_text(HOSTS)
     person.env.update({**sshd.env, "CI_TASKS_HOSTS": str(hosts)})
-    return "box"
-
-
-def test_the_stuck_frame_is_named_while_the_run_goes_on(person: Any, host: str, tmp_path: Path) -> None:
-    mark = tmp_path / "stuck"
     person.write("tests/test_tiny_ckpt.py", STUCK.replace("MARK", repr(str(mark))))
-    said = person.ci_tasks("remote", "--host", host, "ckpt", "--only", "async", "--detach")
+    said = person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--detach")
     assert said.code == 0, said.out + said.err
     support.until(mark.exists, "it is stuck")
     seen = person.ci_tasks("hang", "last", "--json")

@@ -21,10 +21,6 @@ class Case(NamedTuple):
 
 CASES = {
     "lock_order": Case(0, "waits", {"lock_order"}),
-    "queue_never_filled": Case(0, "waits", {"queue_never_filled"}),
-    "import_deadlock": Case(0, "waits", {"load"}),
-    "c_code": Case(0, "waits", {"c_code"}),
-    "gil_held": Case(0, "waits", {"gil_held"}),
     "d_state": Case(0, "uninterruptible", {"planted.py"}),
     "ray_tree": Case(0, "rank waits elsewhere", {"rank 1 actor_loop"}),
     "missing_collective": Case(4, "rank waits elsewhere", {"rank 3 load"}),

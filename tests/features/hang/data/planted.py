@@ -1,7 +1,6 @@
 """Programs that hang, each in its own way: `python planted.py CASE DIRECTORY [ROLE]`. The function that hangs has the
 case's name, or that of its role. Before it does, it says so with a file DIRECTORY/ready-PID."""
 
-import ctypes
 import itertools
 import os
 import queue
@@ -19,18 +18,6 @@ from torch.utils.data.dataloader import DataLoader
 CASE, DIRECTORY = sys.argv[1], sys.argv[2]
 ROLE = sys.argv[3] if len(sys.argv) > 3 else ""
 RANK = int(os.environ.get("RANK", "-1"))
-IMPORTS_ITSELF = """import __main__
-import threading
-def load():
-    import imports_itself
-    imports_itself.begin()
-def begin():
-    thread = threading.Thread(target=load)
-    thread.start()
-    __main__.ready()
-    thread.join()
-begin()
-"""
 STEP = """def step_{}(until):
     while time.monotonic() < until:
         sum(range(1000))
@@ -77,18 +64,6 @@ def lock_order():
             pass
 
 
-def queue_never_filled():
-    ready()
-    queue.Queue().get()
-
-
-def import_deadlock():
-    with open(os.path.join(DIRECTORY, "imports_itself.py"), "w") as out:
-        out.write(IMPORTS_ITSELF)
-    sys.path.insert(0, DIRECTORY)
-    import imports_itself  # noqa: F401
-
-
 def goes_on():
     """It works, in another function each time."""
     ready()
@@ -101,28 +76,12 @@ def goes_on():
 # -- in C --------------------------------------------------------------------------------------------------------------
 
 
-def c_code():
-    fifo = os.path.join(DIRECTORY, "never-written")
-    os.mkfifo(fifo)
-    ready()
-    ctypes.CDLL(None).open(fifo.encode(), os.O_RDONLY)
-
-
-def gil_held():
-    threading.Thread(target=time.sleep, args=(100000,), daemon=True).start()
-    ready()
-    ctypes.PyDLL(None).read(os.pipe()[0], None, 1)
-
-
 def d_state():
     """A parent is in state D until its child of posix_spawn has opened its files, and one of them never opens."""
     fifo = os.path.join(DIRECTORY, "never-opened")
     os.mkfifo(fifo)
     ready()
     os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, fifo, os.O_RDONLY, 0)])
-
-
-# -- processes ---------------------------------------------------------------------------------------------------------
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------

@@ -1,2 +1,1 @@
 from torch.distributed.distributed_c10d import all_reduce as all_reduce
-from torch.distributed.distributed_c10d import init_process_group as init_process_group

@@ -1,19 +1,7 @@
-"""Collectives that do not end: on a GPU from the fourth on, without one at once."""
+"""A collective that does not end."""
 
 import threading
 
-from torch import cuda
-
-begun = []
-
-
-def init_process_group(backend):
-    pass
-
 
 def all_reduce(tensor=None):
-    begun.append(tensor)
-    if cuda.libcuda is None:
-        threading.Event().wait()
-    elif len(begun) > 3:
-        cuda._sleep(1)
+    threading.Event().wait()
