@@ -7,7 +7,6 @@ workspace here borrows the objects of the repositories, and has their history. B
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -18,18 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.records import Checkout, CheckoutPart, Conversion
-from ci_tasks.agent.trees.git import ID, DiskFull, StoreError
+from ci_tasks.agent.trees.git import DiskFull, StoreError
 from ci_tasks.agent.trees.workspace import check_out
 from ci_tasks.checkout.repository import BASE, CheckoutGit, commit_of, hint_if_missing, resolve_base
 from ci_tasks.checkout.snapshot import ObjectStore, Snapshot, take_snapshot
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.given_values import OverlaySource
 
-_KEPT = 3  # trees per host; more bases cost time and save little
-_TIDY_EVERY = 86400.0  # seconds
-_OLD = 14 * 86400.0  # seconds; a host that was sent nothing for so long is sent everything
+_OLD = 14 * 86400.0  # seconds
 _WHY = "What a host has"
 # `--shallow`: compare also with commits that are no ancestors, and take the listed ones for parentless.
 _PACK = ("pack-objects", "--stdout", "--revs", "--thin", "--shallow", "--delta-base-offset", "-q")
@@ -49,39 +45,16 @@ def thin_pack(snapshot: Snapshot, have: Sequence[str]) -> Iterator[bytes]:
     yield from store.reader.stream(*_PACK, input=question)
 
 
-def record_sent_tree(store: Path, host_key: str, tree: str) -> None:
-    """The host has this tree now. Once a day, the stores are pruned too."""
-    newest = [*dict.fromkeys([tree, *sent_trees(store, host_key)])][:_KEPT]
-    replace_file(str(_note(store, host_key)), "".join(f"{tree}\n" for tree in newest).encode())
-    stamp = store / "pruned"
-    if not stamp.exists() or time.time() - stamp.stat().st_mtime > _TIDY_EVERY:
-        stamp.touch()
-        for each in store.parent.glob("*/recorded"):
-            prune_store(each.parent)
-
-
-def sent_trees(store: Path, host_key: str) -> list[str]:
-    """The trees that the host was sent last, newest first."""
-    try:
-        return [line for line in _note(store, host_key).read_text().splitlines() if ID.fullmatch(line)]
-    except OSError:
-        return []
-
-
-def _note(store: Path, host_key: str) -> Path:
-    return store / f"sent-{hashlib.sha256(os.fsencode(host_key)).hexdigest()[:16]}"
-
-
 def prune_store(store: Path) -> None:
-    """Remove the store of a checkout that was not used for long; of another one, hosts of long ago, and what was
-    recorded then: objects that are still needed come back."""
+    """Remove the store of a checkout that was not used for long; of another one what was recorded long ago: objects
+    that are still needed come back."""
     objects, before = ObjectStore(store), time.time() - _OLD
     is_unused = store.stat().st_mtime < before
     with suppress(Blocked), objects.locked(timeout=0):
         if is_unused:
             shutil.rmtree(store, ignore_errors=True)
             return
-        for file in (*store.glob("sent-*"), *store.glob("recorded/pack/*")):
+        for file in store.glob("recorded/pack/*"):
             if file.stat().st_mtime < before:
                 file.unlink()
         objects.writer.run("prune", f"--expire={_OLD:.0f}.seconds.ago")

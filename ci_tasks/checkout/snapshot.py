@@ -219,6 +219,7 @@ def take_snapshot(
     with objects.locked():
         make_repository(str(objects.path))
         (objects.recorded / "pack").mkdir(parents=True, exist_ok=True)
+        os.utime(objects.path)  # it is in use
         objects.borrow(objects.recorded)
         parts = _with_overlays(objects, _record(objects, source, "", rev), overlays)
     conversions = tuple(found for part in parts for found in part.checkout.conversions)

@@ -39,8 +39,8 @@ from ci_tasks.hosts.transport import HostKeyRefused, LinkDied, Transport
 class HostCache:
     """`home` is where everything of ours lies on the host. `agent_digest` is that of the agent that it has, `compiled`
     that of the same with byte code. `pythons` are what setup-python's versions mean there, `working_runtime` is the
-    container runtime that was found to work, `pruned_at` when the host last forgot old objects, in seconds since the
-    epoch."""
+    container runtime that was found to work, `trees` the last ones that the host was sent, `pruned_at` when it last
+    forgot old objects, in seconds since the epoch."""
 
     home: str = ""
     agent_digest: str = ""
@@ -48,6 +48,7 @@ class HostCache:
     pythons: dict[str, tuple[str, str]] = field(default_factory=dict)
     gpus: int | None = None
     working_runtime: str = ""
+    trees: tuple[str, ...] = ()
     pruned_at: float = 0.0
 
     def clear_facts(self) -> None:
@@ -65,6 +66,7 @@ _FIRST_TRIES = 2  # more of them before the host has ever answered are of no use
 _RETRY_DELAYS_S = (0.2, 1.0, 2.0, 5.0, 10.0)  # seconds between two tries, the last one again and again
 _STABLE_LINK_S = 10.0  # seconds after which a link counts as one that worked
 _CHUNK = 1 << 18
+_KEPT_TREES = 6  # of all checkouts; more bases cost time and save little
 _QUOTED = 300  # characters of the host's own words in a message
 _MAX_MESSAGE = 2000  # characters of a refusal
 _GREETING = 1 << 20  # bytes that a login script may print before we give up on it
@@ -336,6 +338,15 @@ class ReconnectingConnection:
         if channel is not None:
             channel.leave()
         self._transport.close()
+        self._save_cache()
+
+    def note_tree(self, tree: str) -> None:
+        """The host has it now: what is sent later, by other commands too, is the difference."""
+        if tree not in self.cache.trees[:1]:
+            self.cache.trees = (tree, *(other for other in self.cache.trees if other != tree))[:_KEPT_TREES]
+            self._save_cache()
+
+    def _save_cache(self) -> None:
         with contextlib.suppress(OSError):  # a memory that cannot be written is no reason to stop
             os.makedirs(os.path.dirname(self._cache_file), exist_ok=True)
             write_record(self._cache_file, self.cache)

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
-from functools import cached_property, partial
 from pathlib import Path
 
 from ci_tasks.agent import archive
@@ -35,9 +34,8 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.given_values import OverlaySource
 from ci_tasks.hosts import queries, runs
-from ci_tasks.hosts.connection import HostCache, host_id
 from ci_tasks.hosts.provision import InstallLog, remove_setup
-from ci_tasks.hosts.runs import CANCEL, KILL, CodePack, RemoteRun, RemoteRunManager, RunState, open_remote_host
+from ci_tasks.hosts.runs import CANCEL, KILL, RemoteRun, RemoteRunManager, RunState, open_connection
 from ci_tasks.planning import sbatch
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED
@@ -92,7 +90,7 @@ class HostPaths:
     locks: str
 
 
-class Executor:
+class Executor(RemoteRunManager):
     """Methods raise Blocked for what the host cannot do."""
 
     _batch: Batch
@@ -100,36 +98,24 @@ class Executor:
     has_scheduler = False  # which decides when a submitted row starts
 
     def __init__(self, spec: HostSpec) -> None:
+        super().__init__(open_connection(spec))
         self.spec = spec
-        self._runs: dict[str, RemoteRun] = {}  # of rows, by run directory
-        self._setups: dict[str, RemoteRun] = {}  # of install steps
+        self._rows: dict[str, RemoteRun] = {}  # by run directory
+        self._setups: dict[str, RemoteRun] = {}  # install steps
         self._keeps_setups = False  # rows go on with them
         self._taken: Snapshot | None = None  # for the next call of `snapshot`
-        self._pack: CodePack | None = None
-        if spec.kind != "local":  # there the agent is started with the first run
-            self._manager  # noqa: B018  # is connected to in the background
-
-    @cached_property
-    def _manager(self) -> RemoteRunManager:
-        manager = open_remote_host(self.spec)
-        manager.set_code_pack(self._pack)
-        return manager
 
     @property
     def is_up(self) -> bool:
         """Whether there is a connection to the host."""
-        return self._manager.connection.is_up
-
-    @property
-    def _cache(self) -> HostCache:
-        return self._manager.connection.cache
+        return self.connection.is_up
 
     # -- what the host offers ------------------------------------------------------------------------------------------
 
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
         """What the host offers; `gpus` is the highest number that a row needs. From memory if that is enough for the
         rows; what became wrong meanwhile, the agent notices in time."""
-        cache, spec = self._cache, self.spec
+        cache, spec = self.connection.cache, self.spec
         container = container and spec.runtime != "none"
         enough = spec.gpus is not None or not gpus or (cache.gpus or 0) >= gpus
         if enough and (not container or cache.working_runtime == spec.runtime):
@@ -144,13 +130,13 @@ class Executor:
 
     def run_queries(self, asked: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """Run commands on the host at the same time; their outputs by name. `timeout` is in seconds."""
-        return self._manager.connection.run_queries(asked, timeout)
+        return self.connection.run_queries(asked, timeout)
 
     def find_python(self, version_spec: str) -> tuple[str, str]:
         """(path, version) of the host's interpreter for a version of setup-python."""
-        pythons = self._cache.pythons
+        pythons = self.connection.cache.pythons
         if version_spec not in pythons:
-            own = queries.OWN if self.spec.kind == "local" else self._manager.connection.hello().python
+            own = queries.OWN if self.spec.kind == "local" else self.connection.hello().python
             pythons[version_spec] = queries.find_python(version_spec, self, own)
         return pythons[version_spec]
 
@@ -164,20 +150,12 @@ class Executor:
         self, batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
     ) -> Snapshot:
         """The working tree of `source`, or its revision `rev`, for the rows of `batch`. Called before any run."""
-        snapshot = self._taken or take_host_snapshot(source, rev, base, overlays)
-        key = host_id(self.spec)
-        self._pack = CodePack(
-            build=partial(delivery.thin_pack, snapshot),
-            known_trees=tuple(delivery.sent_trees(snapshot.store, key)),
-            mark_sent=partial(delivery.record_sent_tree, snapshot.store, key, snapshot.flat),
-        )
-        if "_manager" in vars(self):
-            self._manager.set_code_pack(self._pack)
-        self._batch, self._code, self._taken = batch, snapshot, None
+        self._batch, self._code = batch, self._taken or take_host_snapshot(source, rev, base, overlays)
+        self._taken = None
         return self._code
 
     def paths(self, run: RunDir) -> HostPaths:
-        home = self._cache.home or self._manager.connection.hello().home
+        home = self.connection.cache.home or self.connection.hello().home
         batch = f"{home}/runs/{self._batch.id}-{store.client_id()}"
         below = os.path.relpath(run.path, self._batch.path)
         return HostPaths(f"{batch}/{below}", f"{batch}/environments", f"{home}/environments", f"{home}/simulated-gpus")
@@ -195,9 +173,9 @@ class Executor:
         setups = [self._remote_run(RunDir(path), setup, path) for path, setup in pairs.items()]
         own = [self._row_run(row) for row in rows if row.has_own_checkout]
         for remote_run in (*setups, *own):
-            remote_run.parts = self._code.checkout_parts
+            remote_run.code = self._code
         try:
-            self._manager.create([*setups, *own, *(self._row_run(row) for row in rows if not row.has_own_checkout)])
+            self.create([*setups, *own, *(self._row_run(row) for row in rows if not row.has_own_checkout)])
             for row in rows:
                 script = shlex.quote(f"{self.paths(row.run).run}/run.sh")
                 print(f"{row.row.row}, by hand on {self.spec.name}: bash {script}", file=sys.stderr)
@@ -233,7 +211,7 @@ class Executor:
                     say(line)
                 log.poll()
         except KeyboardInterrupt:
-            self._manager.cancel(remote_run, CANCEL)  # `close` waits for its end
+            self.end(remote_run, CANCEL)  # `close` waits for its end
             raise
         if remote_run.aborted:
             return remote_run.aborted[1]
@@ -243,7 +221,7 @@ class Executor:
     def start(self, row: PreparedRow) -> None:
         remote_run = self._row_run(row)
         remote_run.secrets = {**remote_run.secrets, **row.secrets}
-        self._runs[row.run.path] = remote_run
+        self._rows[row.run.path] = remote_run
         self._send(remote_run, has_checkout=row.has_own_checkout or row.plan.retry is not None)
 
     def _row_run(self, row: PreparedRow) -> RemoteRun:
@@ -254,7 +232,6 @@ class Executor:
             run=run,
             directory=directory,
             plan=plan,
-            script=plan.script,
             secrets={name: os.environ[name] for name in given_secrets(plan)},
             keep_shared_files=bool(self._setups),
         )
@@ -268,12 +245,12 @@ class Executor:
         except CiTasksError as problem:  # the tree is proven: what fails now is the machine
             remote_run.aborted = (BLOCKED, problem.message)
         else:
-            self._manager.start(remote_run)
+            self.send(remote_run)
 
     def _prepare(self, remote_run: RemoteRun, has_checkout: bool) -> None:
         """From here on other commands may find the run, and only this one may fetch it."""
         if has_checkout:
-            remote_run.parts = self._code.checkout_parts
+            remote_run.code = self._code
         if not os.path.exists(remote_run.run.plan):
             self.write_plan(remote_run.run, remote_run.plan)
         if not remote_run.is_here:
@@ -286,45 +263,41 @@ class Executor:
         remote_run.lock = runs.lock_mirror(row.run)
         if remote_run.lock is None:
             raise Blocked(f"{row.run.path} is being fetched by another command", hint="wait for it, or end it")
-        self._runs[row.run.path] = remote_run
-        self._manager.attach(remote_run)
+        self._rows[row.run.path] = remote_run
+        self.attach(remote_run)
 
     def poll(self, row: PreparedRow) -> RunState:
-        if row.run.path not in self._runs:
+        if row.run.path not in self._rows:
             return RunState(aborted=(CANCELLED, "cancelled before it began"))
-        return self._runs[row.run.path].state
-
-    def wait(self, seconds: float) -> None:
-        """Wait for a change of a row's state, at most so long."""
-        self._manager.wait(seconds)
+        return self._rows[row.run.path].state
 
     def cancel(self, rows: Iterable[PreparedRow], *, kill: bool) -> None:
         """Cancel rows; `kill` sends SIGKILL at once."""
         for row in rows:
-            if row.run.path in self._runs:
-                self._manager.cancel(self._runs[row.run.path], KILL if kill else CANCEL)
+            if row.run.path in self._rows:
+                self.end(self._rows[row.run.path], KILL if kill else CANCEL)
 
     def release(self, row: PreparedRow) -> None:
         """Remove what the row no longer needs: its record is written."""
-        remote_run = self._runs.get(row.run.path)
+        remote_run = self._rows.get(row.run.path)
         if remote_run is not None and remote_run.mirror is not None and remote_run.mirror.status.kept:
             self._keeps_setups = True
 
     def release_retried(self, row: PreparedRow) -> list[str]:
         """Remove what the runs kept that a retry went on from. Returns a line for each thing that is left."""
         assert row.plan.retry is not None
-        request, directories = self._manager.connection.request, reversed(row.plan.retry.directories)
+        request, directories = self.connection.request, reversed(row.plan.retry.directories)
         answers = [request(Request("clear", directory)) for directory in directories]
         return [line for answer in answers for line in answer.left]
 
     def detach(self) -> None:
         """Stop watching; the runs go on."""
-        self._manager.detach()
+        super().detach()
         self._keeps_setups = True
 
     def drain_messages(self) -> list[str]:
         """Messages for the user since the last call, such as a lost connection."""
-        return self._manager.connection.drain_messages()
+        return self.connection.drain_messages()
 
     def close(self) -> None:
         # In a thread: a link that is silent, or full of code on its way, keeps no user who wants to leave.
@@ -333,30 +306,27 @@ class Executor:
         until = time.monotonic() + _QUERY_TIMEOUT_S
         while final_requests.is_alive() and self.is_up and time.monotonic() < until:
             final_requests.join(_POLL_INTERVAL_S)
-        self._manager.close()
+        super().close()
 
     def _final_requests(self) -> None:
-        connection = self._manager.connection
+        connection = self.connection
         with suppress(Exception):  # what is not cleared now, `clean` finds
             for remote_run in () if self._keeps_setups else self._setups.values():
                 connection.request(Request("clear", remote_run.directory))
             is_due = time.time() > connection.cache.pruned_at + 24 * 3600.0
-            if is_due and all(remote_run.is_fetched for remote_run in self._runs.values()):
+            if is_due and all(remote_run.is_fetched for remote_run in self._rows.values()):
                 connection.request(Request("prune", days=OLD_DAYS))
                 connection.cache.pruned_at = time.time()
+                for recorded in (store.home() / "sync").glob("*/recorded"):
+                    delivery.prune_store(recorded.parent)
 
 
 class LocalExecutor(Executor):
     """This machine: runs are where their results belong, so that nothing is sent, fetched or cleared away."""
 
-    is_up = True
-
-    @cached_property
-    def _cache(self) -> HostCache:
-        return HostCache()  # what is here may change from command to command
-
-    def run_queries(self, asked: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
-        return queries.LocalQueryRunner(self.spec.env).run_queries(asked, timeout)
+    def __init__(self, spec: HostSpec) -> None:
+        super().__init__(spec)
+        self.connection.cache.clear_facts()  # what is here may change from command to command
 
     def paths(self, run: RunDir) -> HostPaths:
         locks = store.lock_dir() / self.spec.name
@@ -402,8 +372,7 @@ class LocalExecutor(Executor):
 
     def close(self) -> None:
         setups, self._setups = self._setups, {}  # their logs and plans stay
-        if "_manager" in vars(self):
-            super().close()
+        super().close()
         for path in () if self._keeps_setups else setups:
             remove_setup(path)
 
@@ -443,7 +412,7 @@ class SlurmExecutor(Executor):
 
     def poll(self, row: PreparedRow) -> RunState:
         """A row has started as soon as Slurm has it: from then on it goes on without us."""
-        state, remote_run = super().poll(row), self._runs.get(row.run.path)
+        state, remote_run = super().poll(row), self._rows.get(row.run.path)
         has = remote_run is not None and remote_run.mirror is not None and remote_run.mirror.status.slurm is not None
         return state if state.is_over or has else replace(state, has_started=False)
 

@@ -7,11 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, parse
 from ci_tasks.agent.gpus import locks, nvidia_smi
 from ci_tasks.agent.records import PATTERN, QueryAnswer
-from ci_tasks.agent.run_directory import machine_environment
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.actions import version_matches
 from ci_tasks.planning.placement import HostFacts
@@ -24,16 +22,6 @@ class QueryRunner(Protocol):
     def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
         """The answer to each argv, by the question's name."""
         ...
-
-
-class LocalQueryRunner:
-    """This machine; `host_env` is what hosts.yaml adds to its jobs' environment."""
-
-    def __init__(self, host_env: Mapping[str, str] | None = None) -> None:
-        self._host_env = host_env or {}
-
-    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
-        return processes.ask(queries, timeout, machine_environment(self._host_env))
 
 
 def python_query(script: str, *args: str) -> list[str]:

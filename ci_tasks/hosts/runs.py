@@ -15,8 +15,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import field, replace
 from functools import partial
 from typing import BinaryIO
@@ -27,14 +27,16 @@ from ci_tasks.agent.codec import from_json, masked_record
 from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import CheckoutPart, Plan, RemoteLocation
+from ci_tasks.agent.records import Plan, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_plan, read_remote, read_status, write_record
 from ci_tasks.agent.serving.bundle import BundleError, Receiver
 from ci_tasks.agent.serving.protocol import UPDATE, Request, RunUpdate
+from ci_tasks.checkout.delivery import thin_pack
+from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused, host_id
-from ci_tasks.hosts.queries import LocalQueryRunner, QueryRunner
+from ci_tasks.hosts.queries import QueryRunner
 from ci_tasks.hosts.transport import LinkDied, LocalTransport, Transport
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from ci_tasks.results import store
@@ -62,28 +64,17 @@ class RunState:
         return self.is_complete or self.aborted is not None
 
 
-@dataclass(frozen=True)
-class CodePack:
-    """The code: `build(known)` gives its objects less those of the trees that the host has; `mark_sent` is called when
-    it is there."""
-
-    build: Callable[[Sequence[str]], Iterable[bytes]]
-    known_trees: tuple[str, ...] = ()
-    mark_sent: Callable[[], None] = lambda: None
-
-
 @dataclass
 class RemoteRun:
-    """One run on the host. `directory` is its run directory there; `parts` name its checkout; `sbatch_script` is what a
+    """One run on the host. `directory` is its run directory there; `code` is its checkout; `sbatch_script` is what a
     cluster gets for it. `is_here`: the host is this machine and the run directory is `run`, so that nothing is sent,
     fetched or cleared away."""
 
     run: RunDir
     directory: str
     plan: Plan = field(default_factory=Plan)
-    script: str = ""
     sbatch_script: str = ""
-    parts: Sequence[CheckoutPart] = ()
+    code: Snapshot | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     is_here: bool = False
     keep_remote: bool = False  # its directory there is not cleared away at the end
@@ -282,40 +273,34 @@ class RunMirror:
 
 
 class RemoteRunManager:
-    """The runs of one command on one host."""
+    """The runs of one command on one host. They have one code, which goes once over each connection."""
 
     def __init__(self, connection: ReconnectingConnection) -> None:
         self.connection = connection
         self._runs: list[RemoteRun] = []
         self._cancelling = threading.Lock()  # a run is not cancelled while it is posted
         self._packing = threading.Lock()  # no run is posted before the code that it needs
-        self.set_code_pack(None)
+        self._code_on: Channel | None = None
+        self._sends_everything = False  # the host does not have what we thought it had
         self._is_closed = False
         # No Event: ^C in the middle of a wait can leave the lock of one held, or have it let go of twice.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()  # for `wait`
 
-    def set_code_pack(self, pack: CodePack | None) -> None:
-        """The code that runs need from now on. It goes once over each connection."""
-        self._pack, self._is_reported = pack, False
-        self._pack_on: Channel | None = None
-        self._sends_everything = False  # the host does not have what we thought it had
-
     def create(self, remote_runs: Sequence[RemoteRun]) -> None:
         """Make runs, with their checkouts, and start none. Raises what the connection raises, RequestRefused."""
-        channel, pack = self.connection.channel(), self._pack
-        assert pack is not None
-        for known in (pack.known_trees, ()):
+        channel = self.connection.channel()
+        for known in (self.connection.cache.trees, ()):
             try:
-                channel.post(Request("receive"), pack=pack.build(known)).wait()
+                for code in [each.code for each in remote_runs if each.code][:1]:
+                    channel.post(Request("receive"), pack=thin_pack(code, known)).wait()
                 for each in remote_runs:
                     channel.post(_create(each, start=False)).wait()
-                break
+                return
             except RequestRefused as refusal:
                 if refusal.code != "missing-base" or not known:
                     raise
-        pack.mark_sent()
 
-    def start(self, remote_run: RemoteRun) -> None:
+    def send(self, remote_run: RemoteRun) -> None:
         """Send a run and start it there. Returns at once; `remote_run` says what becomes of it."""
         if not remote_run.is_here:
             remote_run.lock = remote_run.lock or lock_mirror(remote_run.run)
@@ -327,9 +312,9 @@ class RemoteRunManager:
     def attach(self, remote_run: RemoteRun) -> None:
         """Follow a run that was started earlier."""
         remote_run.phase = WATCHING
-        self.start(remote_run)
+        self.send(remote_run)
 
-    def cancel(self, remote_run: RemoteRun, how: str) -> None:
+    def end(self, remote_run: RemoteRun, how: str) -> None:
         """Ask for the run's end: CANCEL, or KILL, which waits for nothing. The host hears of it when it can; a second
         KILL waits for the host no more."""
         again = how == KILL and remote_run.cancel_requested == KILL
@@ -399,7 +384,7 @@ class RemoteRunManager:
         assert mirror is not None
         try:
             if remote_run.phase == SENDING:
-                self._send(remote_run, channel)
+                self._begin(remote_run, channel)
             if remote_run.phase == WATCHING:
                 self._watch(remote_run, channel, mirror)
         except RequestRefused as refusal:
@@ -412,15 +397,15 @@ class RemoteRunManager:
                 self._clear(remote_run, channel)
             remote_run.phase = DONE
 
-    def _send(self, remote_run: RemoteRun, channel: Channel) -> None:
+    def _begin(self, remote_run: RemoteRun, channel: Channel) -> None:
         """Code, run and start in one go. One that may have begun is sent again although it is cancelled: only then its
         host can be asked to end it."""
-        pending = []
+        pending, code = [], remote_run.code
         with self._packing:
-            if remote_run.parts and self._pack is not None and self._pack_on is not channel:
-                code = self._pack.build(() if self._sends_everything else self._pack.known_trees)
-                pending.append(channel.post(Request("receive"), pack=code))
-                self._pack_on = channel
+            if code is not None and self._code_on is not channel:
+                known = () if self._sends_everything else self.connection.cache.trees
+                pending.append(channel.post(Request("receive"), pack=thin_pack(code, known)))
+                self._code_on = channel
         with self._cancelling:
             if self._is_never_sent(remote_run):
                 return
@@ -430,9 +415,8 @@ class RemoteRunManager:
         for each in pending:
             each.wait()
         remote_run.phase = WATCHING  # from here on it runs, whatever else goes wrong
-        if self._pack is not None and self._pack_on is channel and not self._is_reported:
-            self._is_reported = True
-            self._pack.mark_sent()
+        if code is not None:
+            self.connection.note_tree(code.flat)
 
     def _follow(self, channel: Channel, remote_run: RemoteRun) -> None:
         mirror = remote_run.mirror
@@ -506,7 +490,7 @@ class RemoteRunManager:
         if refusal.code == "missing-base" and was_sending and not remote_run.code_resent:
             remote_run.code_resent = self._sends_everything  # for another run of ours
             if not self._sends_everything:
-                self._sends_everything, self._pack_on = True, None
+                self._sends_everything, self._code_on = True, None
             return
         if refusal.code == "elsewhere" or not (was_sending or refusal.code == "missing"):
             self.connection.cache.clear_facts()
@@ -556,8 +540,8 @@ def _create(remote_run: RemoteRun, *, start: bool) -> Request:
         "create",
         remote_run.directory,
         plan=remote_run.plan,
-        script=remote_run.script,
-        parts=tuple(remote_run.parts),
+        script=remote_run.plan.script,
+        parts=tuple(remote_run.code.checkout_parts) if remote_run.code else (),
         start=start,
         secrets=remote_run.secrets if start else {},
         sbatch_script=remote_run.sbatch_script if start else "",
@@ -571,12 +555,14 @@ def _wake(waiting: queue.SimpleQueue[None]) -> None:
 
 
 def open_remote_host(spec: HostSpec) -> RemoteRunManager:
-    """The host, being connected to in the background."""
+    return RemoteRunManager(open_connection(spec))
+
+
+def open_connection(spec: HostSpec) -> ReconnectingConnection:
+    """To the host, in the background."""
     if spec.kind == "local":
         spec = replace(spec, workspace=str(store.home()))
-    transport = _transport(spec)
-    cache_file = store.home() / "hosts" / f"{host_id(spec)}.json"
-    return RemoteRunManager(ReconnectingConnection(spec, transport, cache_file))
+    return ReconnectingConnection(spec, _transport(spec), store.home() / "hosts" / f"{host_id(spec)}.json")
 
 
 def _transport(spec: HostSpec) -> Transport:
@@ -589,12 +575,6 @@ def _transport(spec: HostSpec) -> Transport:
 
 @contextmanager
 def open_query_runner(spec: HostSpec) -> Iterator[QueryRunner]:
-    """The host, to be asked; this machine too."""
-    if spec.kind == "local":
-        yield LocalQueryRunner(spec.env)
-        return
-    remote_host = open_remote_host(spec)
-    try:
-        yield remote_host.connection
-    finally:
-        remote_host.close()
+    """The host, to be asked."""
+    with closing(open_connection(spec)) as connection:
+        yield connection

@@ -166,7 +166,7 @@ class AttachedRun:
             with suppress(cleanup.CancelError):
                 cleanup.cancel(self.run.path)
         elif self.remote_run is not None:
-            self.managers[remote.host].cancel(self.remote_run, "cancel")
+            self.managers[remote.host].end(self.remote_run, "cancel")
         else:  # another command here fetches it
             with closing(open_remote_host(host_of_run(remote))) as manager:
                 manager.connection.request(Request("cancel", remote.directory))

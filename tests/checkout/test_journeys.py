@@ -24,7 +24,7 @@ import pytest
 from ci_tasks.agent.directories import remove_own
 from ci_tasks.agent.trees.git import MissingBase, StoreError
 from ci_tasks.agent.trees.workspace import TreeStore, release
-from ci_tasks.checkout.delivery import materialize, record_sent_tree, sent_trees, thin_pack
+from ci_tasks.checkout.delivery import materialize, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.errors import CheckoutError
 from tests.checkout.repositories import fingerprint
@@ -353,7 +353,7 @@ def arrived(work: Path) -> tuple[dict[bytes, tuple[str, bool, bytes]], list[obje
 
 class Host:
     def __init__(self, directory: Path) -> None:
-        self.directory, self.runs = directory, 0
+        self.directory, self.runs, self.known = directory, 0, list[str]()
         directory.mkdir()
 
     def send(self, snapshot: Snapshot) -> Path:
@@ -361,12 +361,12 @@ class Host:
         self.runs += 1
         run = self.directory / f"runs/{self.runs}"
         run.mkdir(parents=True)
-        for have in (sent_trees(snapshot.store, "host"), []):
+        for have in (self.known, []):
             store = TreeStore(str(self.directory / "store.git"), lock_timeout=10)
             try:
                 store.receive(thin_pack(snapshot, have))
                 store.check_out(snapshot.checkout_parts, str(run / "workspace"), "x")
-                record_sent_tree(snapshot.store, "host", snapshot.flat)
+                self.known.append(snapshot.flat)
                 return run / "workspace"
             except MissingBase as error:
                 problem = error

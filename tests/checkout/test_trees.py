@@ -16,14 +16,7 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.trees.git import MissingBase
 from ci_tasks.agent.trees.workspace import TreeStore
 from ci_tasks.checkout import snapshot as snapshots
-from ci_tasks.checkout.delivery import (
-    all_conversions,
-    copy_side_by_side,
-    materialize,
-    record_sent_tree,
-    sent_trees,
-    thin_pack,
-)
+from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side, materialize, thin_pack
 from ci_tasks.checkout.repository import BASE, resolve_base
 from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files, take_snapshot
 from ci_tasks.errors import CheckoutError
@@ -35,6 +28,7 @@ class Journey:
 
     def __init__(self, directory: Path) -> None:
         self.client, self.workspace, self.sent = directory / "client", directory / "there", 0
+        self.known: list[str] = []
         self.host = TreeStore(str(directory / "host.git"))
 
     def take(self, source: Path, **how: Any) -> Snapshot:
@@ -48,11 +42,11 @@ class Journey:
 
     def check_out(self, snapshot: Snapshot) -> None:
         self.host.check_out(snapshot.checkout_parts, str(self.workspace))
-        record_sent_tree(snapshot.store, "box", snapshot.flat)
+        self.known.insert(0, snapshot.flat)
 
     def go(self, source: Path, **how: Any) -> Snapshot:
         snapshot = self.take(source, **how)
-        self.send(snapshot, sent_trees(snapshot.store, "box"))
+        self.send(snapshot, self.known[:3])
         self.check_out(snapshot)
         return snapshot
 

@@ -157,7 +157,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> SlurmExecutor:
     """Without a link to anywhere."""
     answers = {"partitions": QueryAnswer(0, "main*|20:00\n")}
     line = SimpleNamespace(drain_messages=list, run_queries=lambda queries, timeout: answers)
-    monkeypatch.setattr(executor, "open_remote_host", lambda spec: SimpleNamespace(connection=line, set_code_pack=id))
+    monkeypatch.setattr(executor, "open_connection", lambda spec: line)
     return SlurmExecutor(SPEC)
 
 
@@ -166,7 +166,7 @@ def rows(cluster: SlurmExecutor, *statuses: Status) -> list[Any]:
     prepared = []
     for number, status in enumerate(statuses):
         mirror: Any = SimpleNamespace(status=status)
-        cluster._runs[str(number)] = RemoteRun(RunDir(str(number)), "/there", phase=WATCHING, mirror=mirror)
+        cluster._rows[str(number)] = RemoteRun(RunDir(str(number)), "/there", phase=WATCHING, mirror=mirror)
         prepared.append(SimpleNamespace(run=SimpleNamespace(path=str(number))))
     return prepared
 

@@ -17,9 +17,9 @@ from ci_tasks.agent.gpus import nvidia_smi
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import queries
-from ci_tasks.hosts.queries import LocalQueryRunner
 from ci_tasks.planning.placement import HostFacts
 from tests import fixtures as support
+from tests.parts.processes import LocalQueryRunner
 
 
 def test_questions_are_answered_by_name() -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from ci_tasks.agent import archive
 from ci_tasks.agent.containers.docker_argv import ContainerRules
-from ci_tasks.agent.records import Plan, QueryAnswer, Status
+from ci_tasks.agent.records import CheckoutPart, Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
 from ci_tasks.agent.serving.protocol import Request
 from ci_tasks.checkout.delivery import thin_pack
@@ -30,7 +30,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import bootstrap, runs
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection
-from ci_tasks.hosts.runs import CLEARING, DONE, CodePack, RemoteRun, RemoteRunManager, RunMirror, write_location
+from ci_tasks.hosts.runs import CLEARING, DONE, RemoteRun, RemoteRunManager, RunMirror, write_location
 from ci_tasks.hosts.transport import LinkDied
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from tests.fixtures import until
@@ -75,10 +75,11 @@ class PipedHost:
         run = RunDir(str(self.tmp / "here" / name))
         os.makedirs(run.path, exist_ok=True)
         options = {"timeout_minutes": 5, "stall_minutes": 5, "grace_seconds": 0.5, **more.pop("plan", {})}
-        plan = Plan(id=f"batch.{name}", row="row", container=ContainerRules("none"), **options)
+        script = f"#!/bin/bash\n{script}"
+        plan = Plan(id=f"batch.{name}", row="row", container=ContainerRules("none"), script=script, **options)
         directory = str(self.home / ".ci-tasks/runs/batch" / name)
         write_location(run, self.spec, directory)
-        return RemoteRun(run=run, directory=directory, plan=plan, script=f"#!/bin/bash\n{script}", **more)
+        return RemoteRun(run=run, directory=directory, plan=plan, **more)
 
     def left(self) -> list[str]:
         """What is still on the host of any run."""
@@ -127,7 +128,7 @@ def done(remote_run: RemoteRun) -> None:
 
 def started(host: PipedHost, remote_run: RemoteRun) -> RemoteRunManager:
     manager = host.open()
-    manager.start(remote_run)
+    manager.send(remote_run)
     return manager
 
 
@@ -261,7 +262,7 @@ def test_an_agent_that_a_job_has_edited_does_not_run(host: PipedHost) -> None:
     guard = host.tmp / "guard"
     first = host.remote_run("true")
     manager = host.open()
-    manager.start(first)
+    manager.send(first)
     done(first)
     manager.close()
     agents = host.home / ".ci-tasks/agents"
@@ -270,7 +271,7 @@ def test_an_agent_that_a_job_has_edited_does_not_run(host: PipedHost) -> None:
     sources = [(name, evil + text if name.endswith("__init__.py") else text) for name, text in archive.read_sources()]
     (agents / digest).write_bytes(archive.with_bytecode(archive.build(sources)))
     second = host.remote_run("echo two", "02")
-    host.open().start(second)
+    host.open().send(second)
     done(second)
     assert Path(second.run.log).read_bytes() == b"two\n"
     assert not guard.exists()
@@ -287,7 +288,7 @@ def test_cancel_ends_the_run_and_brings_it_home(host: PipedHost) -> None:
     remote_run = host.remote_run("echo begun; sleep 100")
     manager = started(host, remote_run)
     logged(remote_run, b"begun\n")
-    manager.cancel(remote_run, "cancel")
+    manager.end(remote_run, "cancel")
     done(remote_run)
     assert status(remote_run).end == "cancelled"
     assert host.left() == []
@@ -307,7 +308,7 @@ def test_a_cancel_while_the_link_is_down_reaches_the_host_when_it_is_back(
     host.connect = refused  # type: ignore[method-assign]
     host.links[-1].cut()
     until(lambda: not manager.connection.is_up, "the link is down")
-    manager.cancel(remote_run, "cancel")
+    manager.end(remote_run, "cancel")
     assert not remote_run.is_fetched
     host.connect = connect  # type: ignore[method-assign]
     done(remote_run)
@@ -335,7 +336,7 @@ def test_a_run_is_cleared_away_although_the_link_died_at_that_moment(host: Piped
     remote_run, back = host.remote_run("true"), threading.Event()
     manager = host.open()
     lose_link_while_clearing(host, manager, back)
-    manager.start(remote_run)
+    manager.send(remote_run)
     until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
     closing = threading.Thread(target=manager.close)
     closing.start()
@@ -351,7 +352,7 @@ def test_what_could_not_be_cleared_away_is_named_with_what_removes_it(
     remote_run, back = host.remote_run("true"), threading.Event()
     manager = host.open()
     lose_link_while_clearing(host, manager, back)
-    manager.start(remote_run)
+    manager.send(remote_run)
     until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
     manager.close()
     back.set()
@@ -366,7 +367,7 @@ def test_a_fetched_run_stays_fetched_when_the_link_dies_for_good(host: PipedHost
         raise Blocked("no link for 60 minutes")
 
     manager._clear = refused  # type: ignore[method-assign, assignment]
-    manager.start(remote_run)
+    manager.send(remote_run)
     done(remote_run)
     assert (remote_run.aborted, remote_run.is_fetched) == (None, True)
     assert "no link for 60 minutes" in remote_run.warning
@@ -384,13 +385,13 @@ def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHos
     host.connect = refused  # type: ignore[method-assign]
     host.links[-1].cut()
     until(lambda: not manager.connection.is_up, "the link is down")
-    manager.cancel(remote_run, "kill")
+    manager.end(remote_run, "kill")
     aborted(remote_run, LOST)
     manager.close()
     again = RemoteRun(run=remote_run.run, directory=remote_run.directory)
     other = host.open()
     other.attach(again)
-    other.cancel(again, "cancel")
+    other.end(again, "cancel")
     done(again)
 
 
@@ -402,7 +403,7 @@ def test_a_cancel_before_anything_was_sent_begins_nothing(host: PipedHost) -> No
 
 def test_an_agent_that_was_killed_is_found_out_and_what_it_left_is_ended(host: PipedHost) -> None:
     remote_run = host.remote_run("echo $$; sleep 100")
-    host.open().start(remote_run)
+    host.open().send(remote_run)
     until(lambda: Path(remote_run.run.log).read_bytes().endswith(b"\n"), "the job has begun")
     job = int(Path(remote_run.run.log).read_bytes())
     os.kill(int(read_status(RunDir(remote_run.directory)).pid or 0), signal.SIGKILL)
@@ -417,7 +418,7 @@ def test_a_run_goes_on_without_us_and_is_found_again(host: PipedHost, tmp_path: 
     wait, go = gate(tmp_path)
     remote_run = host.remote_run("echo one; " + wait + "echo two")
     first = host.open()
-    first.start(remote_run)
+    first.send(remote_run)
     logged(remote_run, b"one\n")
     first.detach()
     first.close()
@@ -441,7 +442,7 @@ def test_a_secret_reaches_the_job_and_nothing_else(host: PipedHost) -> None:
 def test_a_run_directory_outside_of_the_home_is_refused(host: PipedHost, tmp_path: Path) -> None:
     remote_run = host.remote_run("touch owned")
     remote_run.directory = str(tmp_path / "elsewhere")
-    host.open().start(remote_run)
+    host.open().send(remote_run)
     done(remote_run)
     aborted(remote_run, BLOCKED)
     assert not (tmp_path / "elsewhere").exists()
@@ -450,7 +451,7 @@ def test_a_run_directory_outside_of_the_home_is_refused(host: PipedHost, tmp_pat
 def test_a_full_disk_here_leaves_the_run_on_its_host(host: PipedHost, tmp_path: Path) -> None:
     remote_run = host.remote_run(LINES)
     manager: RemoteRunManager = host.open()
-    manager.start(remote_run)
+    manager.send(remote_run)
     until(lambda: remote_run.mirror, "its mirror")
     assert isinstance(remote_run.mirror, RunMirror)
     full = os.open("/dev/full", os.O_WRONLY)
@@ -487,20 +488,26 @@ def test_programs_of_the_host_are_asked_in_the_environment_of_its_jobs(host: Pip
 # -- what can go wrong -----------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_cancelled_while_its_code_is_on_its_way_is_never_asked_for(host: PipedHost) -> None:
+def code(monkeypatch: pytest.MonkeyPatch, pack: Callable[..., Iterator[bytes]]) -> Any:
+    monkeypatch.setattr(runs, "thin_pack", pack)
+    return SimpleNamespace(flat="0" * 40, checkout_parts=[CheckoutPart("", "0" * 40, "0" * 40)])
+
+
+def test_a_run_that_is_cancelled_while_its_code_is_on_its_way_is_never_asked_for(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def slowly(_: object) -> Iterator[bytes]:
+    def slowly(*_: object) -> Iterator[bytes]:
         begun.set()
         go_on.wait(TIMEOUT_S)
         yield b""
 
-    remote_run = host.remote_run("echo never", parts=[{"path": "", "commit": "0" * 40, "tree": "0" * 40}])
+    remote_run = host.remote_run("echo never", code=code(monkeypatch, slowly))
     manager = host.open()
-    manager.set_code_pack(CodePack(build=slowly))
-    manager.start(remote_run)
+    manager.send(remote_run)
     begun.wait(TIMEOUT_S)
-    manager.cancel(remote_run, "cancel")
+    manager.end(remote_run, "cancel")
     assert remote_run.aborted == (CANCELLED, "cancelled")
     go_on.set()
     manager.close()
@@ -510,20 +517,19 @@ def test_a_run_that_is_cancelled_while_its_code_is_on_its_way_is_never_asked_for
 
 @pytest.mark.parametrize("before", [[], [b"PACK"]], ids=["nothing sent", "half of it sent"])
 def test_code_that_cannot_be_packed_ends_its_runs_and_neither_the_link_nor_another_run(
-    host: PipedHost, tmp_path: Path, before: list[bytes]
+    host: PipedHost, tmp_path: Path, before: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: object) -> Iterator[bytes]:
+    def broken(*_: object) -> Iterator[bytes]:
         yield from before
         raise Blocked("git is broken")
 
     wait, go = gate(tmp_path)
     other = host.remote_run(f"echo hello; {wait}")
-    parts = [{"path": "", "commit": "0" * 40, "tree": "0" * 40}]
-    failing = [host.remote_run("echo never", name, parts=parts) for name in ("02", "03")]
+    own = code(monkeypatch, broken)
+    failing = [host.remote_run("echo never", name, code=own) for name in ("02", "03")]
     manager = host.open()
-    manager.set_code_pack(CodePack(build=broken))
     for remote_run in (other, *failing):
-        manager.start(remote_run)
+        manager.send(remote_run)
     for remote_run in failing:
         done(remote_run)
         assert remote_run.aborted == (BLOCKED, "git is broken")
@@ -535,10 +541,10 @@ def test_code_that_cannot_be_packed_ends_its_runs_and_neither_the_link_nor_anoth
 
 @dataclass
 class Code:
-    """A checkout whose one file says what is to be seen, and what of it a host was sent."""
+    """A checkout whose one file says what is to be seen."""
 
     host: PipedHost
-    known: tuple[str, ...] = ()
+    monkeypatch: pytest.MonkeyPatch
     meanwhile: Callable[[], Any] = lambda: None
 
     def __post_init__(self) -> None:
@@ -546,10 +552,11 @@ class Code:
         source.mkdir()
         (source / "file.txt").write_text("the very tree\n")
         self.snapshot = take_snapshot(source, self.host.tmp / "snapshot")
+        self.monkeypatch.setattr(runs, "thin_pack", self.pack)
 
-    def pack(self, known: Any) -> Iterator[bytes]:
+    def pack(self, snapshot: Any, known: Any) -> Iterator[bytes]:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
-        content = b"".join(thin_pack(self.snapshot, known))
+        content = b"".join(thin_pack(snapshot, known))
         yield content[:20]
         meanwhile()
         yield content[20:]
@@ -557,15 +564,13 @@ class Code:
     def run(self, name: str) -> RemoteRun:
         """A run of it by a command of its own."""
         manager = self.host.open()
-        manager.set_code_pack(CodePack(build=self.pack, known_trees=self.known))
         workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
-        parts = self.snapshot.checkout_parts
         plan = {"workspace": workspace}
-        remote_run = self.host.remote_run(f"cat {shlex.quote(workspace)}/file.txt", name, plan=plan, parts=parts)
-        manager.start(remote_run)
+        script = f"cat {shlex.quote(workspace)}/file.txt"
+        remote_run = self.host.remote_run(script, name, plan=plan, code=self.snapshot)
+        manager.send(remote_run)
         done(remote_run)
         manager.close()
-        self.known = (self.snapshot.flat,)
         return remote_run
 
 
@@ -593,8 +598,10 @@ LOSSES: dict[str, Callable[[PipedHost], Any]] = {
 }
 
 
-def test_a_store_that_lost_something_heals_at_the_next_run_of_the_same_tree(host: PipedHost) -> None:
-    code = Code(host)
+def test_a_store_that_lost_something_heals_at_the_next_run_of_the_same_tree(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = Code(host, monkeypatch)
     code.run("first")
     for name, loss in LOSSES.items():
         loss(host)
@@ -604,8 +611,10 @@ def test_a_store_that_lost_something_heals_at_the_next_run_of_the_same_tree(host
 
 
 @pytest.mark.parametrize("name", ["the whole store", "all that is ours", "every object"])
-def test_what_is_removed_while_the_code_is_on_its_way_is_sent_again(host: PipedHost, name: str) -> None:
-    code = Code(host)
+def test_what_is_removed_while_the_code_is_on_its_way_is_sent_again(
+    host: PipedHost, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = Code(host, monkeypatch)
     code.run("first")
     code.meanwhile = lambda: LOSSES[name](host)
     remote_run = code.run("second")
@@ -616,7 +625,7 @@ def test_what_is_removed_while_the_code_is_on_its_way_is_sent_again(host: PipedH
 def test_a_run_that_the_host_cannot_begin_leaves_nothing_there(host: PipedHost) -> None:
     remote_run = host.remote_run("echo never")
     Path(remote_run.directory, "log").mkdir(parents=True)
-    host.open().start(remote_run)
+    host.open().send(remote_run)
     done(remote_run)
     assert "the agent did not start" in aborted(remote_run, BLOCKED)
     assert host.left() == []
@@ -626,7 +635,9 @@ def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(host: Pipe
     """Its client was killed in between."""
     remote_run = host.remote_run("echo never")
     manager = host.open()
-    manager.connection.request(Request("create", remote_run.directory, plan=remote_run.plan, script=remote_run.script))
+    manager.connection.request(
+        Request("create", remote_run.directory, plan=remote_run.plan, script=remote_run.plan.script)
+    )
     assert host.left() != []
     manager.attach(remote_run)
     done(remote_run)
@@ -640,7 +651,7 @@ def test_two_links_that_ask_for_one_run_begin_it_once(host: PipedHost, tmp_path:
     channels = [host.open().connection.channel() for _ in range(4)]
     for channel in channels:
         channel.post(Request("programs", seconds=1.0)).wait()
-    made = Request("create", remote_run.directory, plan=remote_run.plan, script=remote_run.script, start=True)
+    made = Request("create", remote_run.directory, plan=remote_run.plan, script=remote_run.plan.script, start=True)
     for pending in [channel.post(made) for channel in channels * 2]:
         pending.wait()
     until(lambda: read_status(RunDir(remote_run.directory)).has_ended, "the run ends")
@@ -650,7 +661,7 @@ def test_two_links_that_ask_for_one_run_begin_it_once(host: PipedHost, tmp_path:
 def test_a_log_that_is_cut_here_while_it_grows_is_fetched_again(host: PipedHost, tmp_path: Path) -> None:
     wait, go = gate(tmp_path)
     remote_run = host.remote_run("echo one; " + wait + "echo two")
-    host.open().start(remote_run)
+    host.open().send(remote_run)
     logged(remote_run, b"one\n")
     os.truncate(remote_run.run.log, 0)
     go.touch()
@@ -663,7 +674,7 @@ def test_a_kill_reaches_the_host_although_we_leave_at_once(host: PipedHost) -> N
     remote_run = host.remote_run("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"grace_seconds": 60})
     manager = started(host, remote_run)
     logged(remote_run, b"begun\n")
-    manager.cancel(remote_run, "kill")
+    manager.end(remote_run, "kill")
     manager.close()
     assert status(remote_run).end == "cancelled"
     assert host.left() == []
@@ -675,8 +686,8 @@ def test_a_second_kill_waits_for_the_host_no_more(host: PipedHost) -> None:
     logged(remote_run, b"begun\n")
     for pid in [int(read_status(RunDir(remote_run.directory)).pid or 0)]:
         os.kill(pid, signal.SIGSTOP)
-    manager.cancel(remote_run, "kill")
-    manager.cancel(remote_run, "kill")
+    manager.end(remote_run, "kill")
+    manager.end(remote_run, "kill")
     aborted(remote_run, LOST)
     os.kill(pid, signal.SIGCONT)
 
@@ -702,15 +713,16 @@ def test_what_rows_share_goes_with_the_last_row_unless_more_may_come(host: Piped
     assert host.left() == []
 
 
-def test_a_run_that_is_only_made_is_whole_runs_by_hand_and_has_not_begun(host: PipedHost) -> None:
+def test_a_run_that_is_only_made_is_whole_runs_by_hand_and_has_not_begun(
+    host: PipedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The host has lost what this client believes that it has: all of the code is sent then."""
-    code = Code(host, known=("0" * 40,))
+    code = Code(host, monkeypatch)
     workspace = str(host.home / ".ci-tasks/runs/batch/01/workspace")
     script = f"cat {shlex.quote(workspace)}/file.txt\n"
-    parts = code.snapshot.checkout_parts
-    remote_run = host.remote_run(script, plan={"workspace": workspace}, parts=parts)
+    remote_run = host.remote_run(script, plan={"workspace": workspace}, code=code.snapshot)
     manager = host.open()
-    manager.set_code_pack(CodePack(build=code.pack, known_trees=code.known))
+    manager.connection.cache.trees = (code.snapshot.flat,)
     manager.create([remote_run])
     there = RunDir(remote_run.directory)
     assert os.access(there.adapter, os.X_OK) and not os.path.lexists(there.status)

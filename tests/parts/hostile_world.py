@@ -26,6 +26,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -36,7 +37,7 @@ from ci_tasks.agent.serving import bundle
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CiTasksError, InternalError
 from ci_tasks.hosts import connection, queries, runs
-from ci_tasks.hosts.runs import CodePack, RemoteRun, write_location
+from ci_tasks.hosts.runs import RemoteRun, write_location
 from ci_tasks.results.load import load_record
 from ci_tasks.run import attach, clean, list_runs, report_runs
 from tests.parts.hostile_cases import CLEAN, FACTS, KINDS, START, Case, Surroundings
@@ -46,6 +47,7 @@ REFUSED, HARMLESS, WRONG = "refused", "harmless", "WRONG"
 LONGEST_S = 60.0  # of one case, on a machine that is busy
 MOST_MEMORY = 200 << 20  # bytes that one case may add
 HOST = "box"
+_CODE: Any = SimpleNamespace(flat="2" * 40, checkout_parts=[CheckoutPart("", "1" * 40, "2" * 40)])
 # Lower limits of the same code, so that many cases fit in a minute.
 _SMALL_LOG, _SMALL_FILES, _SMALL_BYTES = 1 << 22, 100, 1 << 24
 # What a command keeps beside runs: caches and the index of all runs.
@@ -112,6 +114,7 @@ class HostileWorld:
             patch(attach, "_POLL_SECONDS", 0.001),
             patch(runs, "_POLL_INTERVAL_S", 0.001),
             patch(runs, "MAX_LOG_BYTES", _SMALL_LOG),
+            patch(runs, "thin_pack", lambda code, known: [b"PACK" * 100] * 20),
             patch(bundle, "MAX_FILES", _SMALL_FILES),
             patch(bundle, "MAX_BYTES", _SMALL_BYTES),
             patch(connection, "BEAT", 3600.0),
@@ -207,14 +210,12 @@ class HostileWorld:
         remote_run = RemoteRun(
             run=run,
             directory=case.server.directory,
-            plan=Plan(id=f"{near.batch}.01", row="row", host=HOST),
-            script="true\n",
-            parts=[CheckoutPart("", "1" * 40, "2" * 40)],
+            plan=Plan(id=f"{near.batch}.01", row="row", host=HOST, script="true\n"),
+            code=_CODE,
         )
         manager = runs.open_remote_host(self.host)
         try:
-            manager.set_code_pack(CodePack(lambda known: [b"PACK" * 100] * 20))
-            manager.start(remote_run)
+            manager.send(remote_run)
             while not (remote_run.is_fetched or remote_run.aborted):
                 manager.wait(0.01)
         finally:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from ci_tasks.agent import processes
+from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.agent.run_directory import machine_environment
 
 
 def with_variable(start: str, program: str = "") -> list[int]:
@@ -44,3 +49,13 @@ def agent_words(python: str, agent: str, verb: str, run_dir: str) -> list[str]:
     start = "from agent.__main__ import begin; sys.exit(begin(sys.argv[2], {}) or 0)"
     code = {"start": start, "cancel": "from agent.cleanup import cancel; cancel(sys.argv[2])"}[verb]
     return [python, "-I", "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {code}", agent, run_dir]
+
+
+class LocalQueryRunner:
+    """See ci_tasks.hosts.queries.QueryRunner: this machine, without an agent."""
+
+    def __init__(self, host_env: Mapping[str, str] | None = None) -> None:
+        self._environ = machine_environment(host_env or {})
+
+    def run_queries(self, queries: Mapping[str, Sequence[str]], timeout: float) -> Mapping[str, QueryAnswer]:
+        return processes.ask(queries, timeout, self._environ)

@@ -185,9 +185,9 @@ class RealAgents(Played):
 @pytest.mark.parametrize(
     ("function", "statement"),
     [
-        (LocalExecutor.start, "self._runs[row.run.path] = remote_run"),
-        (RemoteRunManager.start, "self._runs.append(remote_run)"),
-        (RemoteRunManager.start, "thread.start()"),
+        (LocalExecutor.start, "self._rows[row.run.path] = remote_run"),
+        (RemoteRunManager.send, "self._runs.append(remote_run)"),
+        (RemoteRunManager.send, "thread.start()"),
     ],
     ids=["before it is asked for", "before it is known", "as the first thread starts"],
 )

@@ -18,7 +18,8 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.features.doctor.check_results import FAULT, OK, WARNING, CheckResult, lines
 from ci_tasks.features.doctor.examine import HostResult, examine_host
-from ci_tasks.hosts.queries import LocalQueryRunner, QueryRunner
+from ci_tasks.hosts.queries import QueryRunner
+from tests.parts.processes import LocalQueryRunner
 
 DATA = Path(__file__).with_name("data")
 QUIET = "env: {HF_HUB_OFFLINE: '1'}"

@@ -14,7 +14,8 @@ from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor.check_results import CheckResult
 from ci_tasks.features.doctor.gpus import gpus
-from ci_tasks.hosts.queries import LOCKS_QUERY, LOCKS_QUERY_NAME, LocalQueryRunner
+from ci_tasks.hosts.queries import LOCKS_QUERY, LOCKS_QUERY_NAME
+from tests.parts.processes import LocalQueryRunner
 
 
 def of(results: list[CheckResult], topic: str) -> list[tuple[str, str]]:

@@ -16,8 +16,8 @@ from ci_tasks.agent.containers.docker_argv import parse_run
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.features.prefetch.download import command, outcomes, script
 from ci_tasks.features.prefetch.hub import HubRepository, Listing, files_query, host_state
-from ci_tasks.hosts.queries import LocalQueryRunner
 from tests.features.prefetch.hub_server import Hub, Repo
+from tests.parts.processes import LocalQueryRunner
 
 FILES = {"config.json": b"{}", "sub/notes.txt": b"notes", "model.safetensors": bytes(range(256)) * 512}
 BIN = Path(sys.executable).parent
