@@ -285,10 +285,8 @@ def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = F
     git, first, last = repository.git, resolve_rev(source, good), resolve_rev(source, bad)
     if first == last or git.text_or_none("merge-base", "--is-ancestor", first, last) is None:
         message = f"--good {good} ({first:.12}) is not an ancestor of --bad {bad} ({last:.12})"
-        base = git.text_or_none("merge-base", first, last)
-        hint = f"their merge base is {base[:12]}" if base else "they have no commit in common"
-        hint = "they are one commit: name an older one as --good" if first == last else hint
-        raise UsageError(message, hint=hint + repository.shallow_hint)
+        base = git.text_or_none("merge-base", first, last) or "none"
+        raise UsageError(message, hint=f"their merge base is {base:.12}{repository.shallow_hint}")
     mainline = ["--first-parent"] if first_parent else []
     commits = _log(git, "--topo-order", "--reverse", *mainline, f"{first}..{last}")
     if first_parent:

@@ -15,11 +15,11 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ci_tasks import debug_log, known_secrets
 from ci_tasks.agent.artifacts import mask_run
@@ -36,7 +36,6 @@ from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused, host_id
-from ci_tasks.hosts.queries import QueryRunner
 from ci_tasks.hosts.transport import LinkDied, LocalTransport, Transport
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from ci_tasks.results import store
@@ -294,7 +293,7 @@ class RemoteRunManager:
                 for code in [each.code for each in remote_runs if each.code][:1]:
                     channel.post(Request("receive"), pack=thin_pack(code, known)).wait()
                 for each in remote_runs:
-                    channel.post(_create(each, start=False)).wait()
+                    channel.post(_create(each)).wait()
                 return
             except RequestRefused as refusal:
                 if refusal.code != "missing-base" or not known:
@@ -410,7 +409,8 @@ class RemoteRunManager:
             if self._is_never_sent(remote_run):
                 return
             remote_run.is_posted = True
-        pending.append(channel.post(_create(remote_run, start=True)))
+        secrets, batch = remote_run.secrets, remote_run.sbatch_script
+        pending.append(channel.post(_create(remote_run, start=True, secrets=secrets, sbatch_script=batch)))
         self._follow(channel, remote_run)
         for each in pending:
             each.wait()
@@ -535,17 +535,9 @@ class RemoteRunManager:
         _wake(self._wakeups)
 
 
-def _create(remote_run: RemoteRun, *, start: bool) -> Request:
-    return Request(
-        "create",
-        remote_run.directory,
-        plan=remote_run.plan,
-        script=remote_run.plan.script,
-        parts=tuple(remote_run.code.checkout_parts) if remote_run.code else (),
-        start=start,
-        secrets=remote_run.secrets if start else {},
-        sbatch_script=remote_run.sbatch_script if start else "",
-    )
+def _create(remote_run: RemoteRun, **more: Any) -> Request:
+    plan, parts = remote_run.plan, tuple(remote_run.code.checkout_parts) if remote_run.code else ()
+    return Request("create", remote_run.directory, plan=plan, script=plan.script, parts=parts, **more)
 
 
 def _wake(waiting: queue.SimpleQueue[None]) -> None:
@@ -571,10 +563,3 @@ def _transport(spec: HostSpec) -> Transport:
     from ci_tasks.hosts import mux  # a command of this machine does not need it
 
     return mux.MuxTransport(mux.directory() if spec.persist else None, spec.address or spec.name)
-
-
-@contextmanager
-def open_query_runner(spec: HostSpec) -> Iterator[QueryRunner]:
-    """The host, to be asked."""
-    with closing(open_connection(spec)) as connection:
-        yield connection

@@ -20,7 +20,7 @@ import pytest
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import mux
-from ci_tasks.hosts.runs import open_query_runner
+from ci_tasks.hosts.runs import open_connection
 from ci_tasks.hosts.transport import HostKeyRefused
 from tests.parts.sshd import Sshd, SSHServer, new_key
 
@@ -155,7 +155,7 @@ def near(box: SSHServer, place: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "client"))
 
     def ask(command: str) -> str:
-        with open_query_runner(HostSpec(name="box", kind="ssh")) as runner:
+        with closing(open_connection(HostSpec(name="box", kind="ssh"))) as runner:
             return runner.run_queries({"question": ["sh", "-c", command]}, WAIT_S)["question"].out
 
     ask("true")

@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -236,7 +236,7 @@ class HostileWorld:
             "python": ["python3", "--version"],
             queries.LOCKS_QUERY_NAME: queries.LOCKS_QUERY,
         }
-        with runs.open_query_runner(self.host) as runner:
+        with closing(runs.open_connection(self.host)) as runner:
             answers = runner.run_queries(asked, 1.0)
             queries.locked_gpus_and_images(runner, self.host, ["img"])
             queries.find_python("3.10", runner, ("/usr/bin/python3", "3.11"))

@@ -20,10 +20,12 @@ def doctor(options: DoctorOptions) -> int:
     ci-tasks doctor --host h100a            changes nothing there
     ci-tasks doctor --host local --json
     """
+    from contextlib import closing
+
     from ci_tasks.errors import EXIT_BLOCKED
     from ci_tasks.features.doctor.check_results import FAULT, lines, summary
     from ci_tasks.features.doctor.examine import examine_host
-    from ci_tasks.hosts.runs import open_query_runner
+    from ci_tasks.hosts.runs import open_connection
     from ci_tasks.run.checkout_source import open_source
     from ci_tasks.run.find_rows import images
     from ci_tasks.run.hosts_files import open_config
@@ -31,7 +33,7 @@ def doctor(options: DoctorOptions) -> int:
 
     source, config, results = open_source(options.repo, None, options.workflow), open_config(options.repo), []
     for host in [config.host(options.host)] if options.host else config.hosts.values():
-        found = examine_host(host, images(source), open_query_runner)
+        found = examine_host(host, images(source), lambda host: closing(open_connection(host)))
         if not options.json:
             title = f"{host.name} ({', '.join(part for part in (host.kind, host.address, host.runtime) if part)})"
             print("\n".join(lines(title, found, terminal_width())), end="\n\n", flush=True)
