@@ -34,11 +34,6 @@ def debug(message: str, *args: object, exc_info: Any = None) -> None:
         _write("DEBUG", message % args, exc_info)
 
 
-def error(message: str, *args: object, exc_info: Any = None) -> None:
-    if _is_started:
-        _write("ERROR", message % args, exc_info)
-
-
 def take_flag(argv: Sequence[str]) -> list[str]:
     """`argv` without --debug, which sets the environment variable instead, so that child processes log too."""
     end = argv.index("--") if "--" in argv else len(argv)
@@ -71,7 +66,7 @@ def bug(where: str, problem: BaseException) -> str:
     """Log the traceback of an unexpected exception. Returns its class and message in one line, masked."""
     line = known_secrets.masked_with_forms(" ".join(f"{type(problem).__name__}: {problem}".split()))
     if _is_started:
-        error("bug: %s", where, exc_info=problem)
+        _write("ERROR", f"bug: {where}", problem)
         _bugs.append(line)
     return line
 

@@ -5,10 +5,9 @@ Only `ci_tasks.agent.codec` turns them into JSON and back. Fields may be added, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from datetime import datetime, timezone
+from datetime import datetime
 
 from ci_tasks.agent.probe.evidence import ImportedModule
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -410,11 +409,8 @@ class PlanEntry(Plan):
 
 
 def epoch_seconds(stamp: str | None) -> float | None:
-    """An ISO time as seconds since the epoch; one without an offset is UTC. None for what is no time."""
+    """A time of a record as seconds since the epoch. None for what is no time."""
     try:
-        # Python 3.10 reads neither Z nor an offset without a colon.
-        text = re.sub("[zZ]$", "+00:00", stamp or "")
-        moment = datetime.fromisoformat(re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", text) if "T" in text else text)
+        return datetime.fromisoformat(stamp or "").timestamp()
     except (ValueError, OverflowError):
         return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

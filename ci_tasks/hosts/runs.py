@@ -193,7 +193,7 @@ class RunMirror:
         except BundleError as error:
             self.fail(f"its host sent artifacts that no host of ci-tasks sends: {error}")
         except Exception as error:  # what no host of ours sends
-            debug_log.error("what came of %s", self.run.path, exc_info=error)
+            debug_log.debug("what came of %s", self.run.path, exc_info=error)
             self.fail(f"cannot take what came: {error!r}")
 
     def fail(self, why: str) -> None:

@@ -93,7 +93,7 @@ def add_run(run: RunDir, record: RunRecord) -> None:
         with_connection(lambda connection: put(connection, [line]))
     except Exception as problem:  # no fault of an index may fail a run, not even one that was not foreseen
         if not isinstance(problem, HistoryUnavailable):
-            debug_log.error("the history's entry of %s", run.path, exc_info=problem)
+            debug_log.debug("the history's entry of %s", run.path, exc_info=problem)
         _given_up.add(_path())
         warn_once(f"the history is not kept up to date, and catches up later: {problem}")
 
