@@ -75,7 +75,7 @@ def materialize(
     workspace = workspace.absolute()
     workspace.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".recorded-", dir=workspace.parent) as scratch:
-        snapshot = take_snapshot(source, Path(scratch, "store"), rev=rev, base=base, overlays=overlays)
+        snapshot = take_snapshot(source, Path(scratch, "store"), rev=rev, overlays=overlays)
         clone(snapshot, workspace)
     for part in snapshot.parts:
         top_base = resolve_base(source, base) if base and not part.path else None

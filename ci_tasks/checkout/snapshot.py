@@ -37,7 +37,6 @@ from ci_tasks.checkout.repository import (
     Repository,
     find_repository,
     hint_if_missing,
-    resolve_base,
     resolve_rev,
     submodules_of,
     user_excludes,
@@ -203,18 +202,11 @@ def edit_index(git: CheckoutGit, entries: Entries) -> None:
 
 
 def take_snapshot(
-    source: Path,
-    store: Path,
-    *,
-    rev: str | None = None,
-    base: str | None = None,
-    overlays: Sequence[OverlaySource] = (),
+    source: Path, store: Path, *, rev: str | None = None, overlays: Sequence[OverlaySource] = ()
 ) -> Snapshot:
     """`source`'s working tree, or its revision `rev`, and the submodules that are there, as objects in the directory
     `store`, which may be there already and be in use. The overlays are submodules of a directory of ours, or in the
     place of the submodule that they are. Raises CheckoutError, Blocked."""
-    if base:
-        resolve_base(source, base)
     objects = ObjectStore(store)
     with objects.locked():
         make_repository(str(objects.path))

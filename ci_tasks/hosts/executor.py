@@ -66,12 +66,10 @@ class PreparedRow:
         return self.setup is None and bool(self.plan.workspace)
 
 
-def take_host_snapshot(
-    source: Path, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
-) -> Snapshot:
+def take_host_snapshot(source: Path, rev: str | None, overlays: Sequence[OverlaySource] = ()) -> Snapshot:
     """The working tree of `source`, or its revision, with the overlays, as objects that can be sent."""
     name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
-    return take_snapshot(source, make_home() / "sync" / name, rev=rev, base=base, overlays=overlays)
+    return take_snapshot(source, make_home() / "sync" / name, rev=rev, overlays=overlays)
 
 
 OLD_DAYS = 14.0  # after which objects that no command sent again, and runs of other clients, are of no use
@@ -147,10 +145,10 @@ class Executor(RemoteRunManager):
         self._taken = taken
 
     def snapshot(
-        self, batch: Batch, source: Path, *, rev: str | None, base: str | None, overlays: Sequence[OverlaySource] = ()
+        self, batch: Batch, source: Path, *, rev: str | None, overlays: Sequence[OverlaySource] = ()
     ) -> Snapshot:
         """The working tree of `source`, or its revision `rev`, for the rows of `batch`. Called before any run."""
-        self._batch, self._code = batch, self._taken or take_host_snapshot(source, rev, base, overlays)
+        self._batch, self._code = batch, self._taken or take_host_snapshot(source, rev, overlays)
         self._taken = None
         return self._code
 

@@ -143,7 +143,7 @@ def _record_tree(executors: Sequence[Executor], source: CheckoutSource, request:
         if codes:
             executor.use_snapshot(codes[0])
         overlays = source.given.overlays
-        codes.append(executor.snapshot(batch, source.path, rev=source.rev, base=request.base, overlays=overlays))
+        codes.append(executor.snapshot(batch, source.path, rev=source.rev, overlays=overlays))
     if len({code.checkout.tree for code in codes}) > 1:
         raise CheckoutError(f"{source.path} changed while it was recorded for several hosts", hint="run it again")
     return codes[0]

@@ -74,7 +74,7 @@ def _planned(
     before: Plan, executor: Executor, batch: store.Batch, kept_in: str, events: Sequence[Event]
 ) -> PreparedRow:
     """The rest of a run that was kept in the directory `kept_in` of its host, after these `events`."""
-    code, run = executor.snapshot(batch, Path(before.checkout.path), rev=None, base=None), batch.run_dir(1)
+    code, run = executor.snapshot(batch, Path(before.checkout.path), rev=None), batch.run_dir(1)
     plan = retry_plan(
         before,
         id=batch.run_id(1),

@@ -62,7 +62,7 @@ class PinnedTree:
                 code = take(batch, source, **which)
                 if (code.checkout.commit, code.checkout.tree) == (self.checkout.commit, self.checkout.tree):
                     return code
-                code = take(batch, self.directory, rev=self.checkout.commit, base=None)
+                code = take(batch, self.directory, rev=self.checkout.commit)
                 return replace(code, checkout=self.checkout)
 
             executor.snapshot = snapshot  # type: ignore[method-assign]

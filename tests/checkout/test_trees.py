@@ -178,7 +178,7 @@ def test_an_unknown_revision_or_base_is_an_error_with_some_branches(repo: Path, 
         journey.take(repo, rev="feature/long-nam")
     assert caught.value.hint == "branches here: feature/long-name, main, origin/main"
     with pytest.raises(CheckoutError, match="to compare with") as caught:
-        journey.take(repo, base="nope")
+        resolve_base(repo, "nope")
     assert caught.value.hint.startswith("pass --base REV; branches here: ")
     updates = "".join(f"create refs/heads/b{number} HEAD\n" for number in range(100))
     subprocess.run(["git", "update-ref", "--stdin"], cwd=repo, input=updates, text=True, check=True)

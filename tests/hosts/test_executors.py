@@ -35,7 +35,7 @@ class Local:
     def open(self) -> None:
         """As another command that goes on with the batch."""
         self.executor = LocalExecutor(HostSpec("local", runtime="none"))
-        self.code = self.executor.snapshot(self.batch, self.source, rev=None, base=None)
+        self.code = self.executor.snapshot(self.batch, self.source, rev=None)
 
     def start(self, name: str, script: str, **more: Any) -> PreparedRow:
         run = RunDir(str(self.batch.path / name))
@@ -146,7 +146,7 @@ def test_a_cancelled_command_ends_its_install_steps(local: Local) -> None:
 def test_a_snapshot_of_another_host_of_the_command_is_used_again(local: Local) -> None:
     other = LocalExecutor(HostSpec("sim", runtime="none"))
     other.use_snapshot(local.code)
-    assert other.snapshot(local.batch, local.source, rev=None, base=None) is local.code
+    assert other.snapshot(local.batch, local.source, rev=None) is local.code
 
 
 SPEC = HostSpec(name="cluster", kind="slurm", address="login", gpus=8)

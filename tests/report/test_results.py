@@ -196,9 +196,6 @@ def test_the_wall_time_of_several_rows_counts_earlier_attempts(records: list[Run
     assert wall_time(records) == lines
 
 
-TIMES = {"1970-01-01T01:00:01.500+01:00": 1.5, "2026-11-21T12:00:00Z": 1795262400.0, "2026-13-21T12:00:00Z": None}
-
-
-@pytest.mark.parametrize(("text", "since"), [*TIMES.items(), ("2026-11-21 12:00:00", 1795262400.0), (None, None)])
+@pytest.mark.parametrize(("text", "since"), [("1970-01-01T01:00:01+01:00", 1.0), ("2026-13-21", None), (None, None)])
 def test_times(text: str | None, since: float | None) -> None:
     assert epoch_seconds(text) == since

@@ -73,7 +73,7 @@ def test_what_happens_to_the_checkout_meanwhile_does_not_matter(
         happens(checkout)
         executor = pin.wrap(opened([]))(HOST)
         batch = Batch("1", tmp_path / "batch")
-        code = executor.snapshot(batch, checkout, rev=None, base=None)
+        code = executor.snapshot(batch, checkout, rev=None)
         assert code.checkout == pin.checkout
         assert (code.read_file("code.py"), code.read_file("new.py")) == ("as it was\n", None)
         assert (code.checkout.path, code.checkout.dirty) == (str(checkout), ("code.py",))
@@ -88,7 +88,7 @@ def test_an_unchanged_checkout_is_taken_itself_and_a_branch_that_moves_on_as_it_
     sources: list[Path] = []
     with pinned(source(checkout), None) as pin:
         executor = pin.wrap(opened(sources))(HOST)
-        unchanged = executor.snapshot(Batch("1", tmp_path / "unchanged"), checkout, rev=None, base=None)
+        unchanged = executor.snapshot(Batch("1", tmp_path / "unchanged"), checkout, rev=None)
         assert (unchanged.checkout, sources) == (pin.checkout, [checkout]), "it is taken itself"
         executor.close()
     before = commit(checkout)
@@ -96,7 +96,7 @@ def test_an_unchanged_checkout_is_taken_itself_and_a_branch_that_moves_on_as_it_
     with pinned(source(checkout, "main"), "main~1") as pin:
         commit(checkout)
         executor = pin.wrap(opened([]))(HOST)
-        code = executor.snapshot(Batch("1", tmp_path / "batch"), checkout, rev="main", base="main~1")
+        code = executor.snapshot(Batch("1", tmp_path / "batch"), checkout, rev="main")
         assert (code.checkout.commit, code.read_file("code.py")) == (before, "as it was\n")
         assert git(pin.directory, "show", "origin/main:code.py") == "committed"
         executor.close()

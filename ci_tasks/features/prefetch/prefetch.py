@@ -116,7 +116,7 @@ def prefetch_label(
     try:
         job_rows = find_rows(source, label, event_context(source), base, run_needs=record)
         rows = select(job_rows.rows, request.only, label)
-        code = executor.snapshot(batch, source.path, rev=source.rev, base=base)
+        code = executor.snapshot(batch, source.path, rev=source.rev)
         recorder = open_recorder(source.path, code.read_file, HELPERS, rev=source.rev, execute=record, say=say)
         needs = label_requirements(source, config, job_rows, rows, spec, recorder)
         result = Prefetch(needs, rows[0], executor, code, batch, say).run(dry_run)
