@@ -20,7 +20,7 @@ from types import MappingProxyType
 from ci_tasks.agent.records import Checkout, CheckoutPart, Conversion
 from ci_tasks.agent.trees.git import DiskFull, StoreError
 from ci_tasks.agent.trees.workspace import check_out
-from ci_tasks.checkout.repository import BASE, CheckoutGit, commit_of, hint_if_missing, resolve_base
+from ci_tasks.checkout.repository import BASE, CheckoutGit, commit_of, hint_if_missing, resolve_rev
 from ci_tasks.checkout.snapshot import ObjectStore, Snapshot, take_snapshot
 from ci_tasks.errors import Blocked, CheckoutError
 from ci_tasks.given_values import OverlaySource
@@ -78,7 +78,7 @@ def materialize(
         snapshot = take_snapshot(source, Path(scratch, "store"), rev=rev, overlays=overlays)
         clone(snapshot, workspace)
     for part in snapshot.parts:
-        top_base = resolve_base(source, base) if base and not part.path else None
+        top_base = resolve_rev(source, base) if base and not part.path else None
         own_base = commit_of(part.repository.git, BASE) if part.repository else part.checkout.commit
         if origin := top_base or own_base:
             CheckoutGit(workspace / part.path / ".git").run("update-ref", f"refs/remotes/{BASE}", origin)

@@ -191,12 +191,7 @@ def default_base(source: Path) -> tuple[str, str]:
     raise CheckoutError(f"{source} has neither {BASE} nor main to compare with", hint="--base REV names the base")
 
 
-def resolve_base(source: Path, base: str) -> str:
-    """The commit that `base` names in `source`. Raises CheckoutError that lists branches which could be meant."""
-    return resolve_rev(source, base, " to compare with", "pass --base REV; ")
-
-
-def resolve_rev(source: Path, rev: str, purpose: str = "", advice: str = "") -> str:
+def resolve_rev(source: Path, rev: str) -> str:
     """The commit that `rev` names in `source`. Raises CheckoutError."""
     repository = open_repository(source)
     if commit := commit_of(repository.git, rev):
@@ -205,8 +200,8 @@ def resolve_rev(source: Path, rev: str, purpose: str = "", advice: str = "") -> 
     branches = (names or "").split()
     near = nearest(rev, branches)
     listed = some(sorted(branches, key=lambda name: name != near), 12) or "none"
-    hint = f"{advice}branches here: {listed}{repository.shallow_hint}"
-    raise CheckoutError(f"{source} has no revision {rev!r}{purpose}", hint=hint)
+    hint = f"branches here: {listed}{repository.shallow_hint}"
+    raise CheckoutError(f"{source} has no revision {rev!r}", hint=hint)
 
 
 def find_commit(source: Path, rev: str) -> str | None:

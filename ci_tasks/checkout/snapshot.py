@@ -131,8 +131,8 @@ class Snapshot:
         """Paths that git's pathspecs select in the checkout itself, as `git diff -- PATHSPEC` would if all were new."""
         git = CheckoutGit(self.store)
         empty = git.text("hash-object", "-t", "tree", os.devnull)
-        tree = self.parts[0].checkout.tree
-        return git.null_separated("diff-tree", "-r", "-z", "--name-only", empty, tree, "--", *pathspecs)
+        trees = empty, self.parts[0].checkout.tree
+        return git.null_separated("diff-tree", "-r", "-z", "--name-only", *trees, "--", *pathspecs)
 
 
 class ObjectStore:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.repository import BASE, default_base, find_commit, open_repository, resolve_base
+from ci_tasks.checkout.repository import BASE, default_base, find_commit, open_repository, resolve_rev
 from ci_tasks.errors import CiTasksError, WorkflowError, counted
 from ci_tasks.given_values import GivenValues
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, workflow_files
@@ -190,7 +190,7 @@ def _clone(source: CheckoutSource, base: str | None) -> Iterator[tuple[Path, Che
     from ci_tasks.checkout.delivery import materialize  # hardly any workflow has such a job
 
     if not source.sample:
-        resolve_base(source.path, base or BASE)
+        resolve_rev(source.path, base or BASE)
     with TemporaryDirectory(prefix="ci-tasks-") as scratch:
         workspace = Path(scratch) / "workspace"
         yield workspace, materialize(source.path, workspace, rev=source.rev, base=base)
@@ -274,7 +274,7 @@ def started_labels(
     """What was compared, and an entry for each label of all workflows. Raises CheckoutError for a checkout without the
     base. Nothing of the checkout is executed."""
     path, _ = find_checkout(repo)
-    commit, name = (resolve_base(path, base), base) if base else default_base(path)
+    commit, name = (resolve_rev(path, base), base) if base else default_base(path)
     changed, labels = _changed_files(path, rev, commit), list[LabelStart]()
     ref = open_repository(path).git.text_or_none("rev-parse", "--symbolic-full-name", name) or ""
     branch = re.sub("^refs/(heads|remotes/[^/]+)/", "", ref)  # "" for a commit

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.repository import default_base, resolve_base
+from ci_tasks.checkout.repository import default_base, resolve_rev
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, one_line, printable
 from ci_tasks.report.table import paragraph
@@ -78,7 +78,7 @@ def compare(
     label = source.label_of(options.label)
     revision, parted_from = (options.base, "") if options.base else default_base(source.path)
     names = tuple(row.row for row in rows_named(source, label, options.only))
-    commit = resolve_base(source.path, revision)
+    commit = resolve_rev(source.path, revision)
     sources = {YOURS: source, BASE: open_source(str(source.path), commit, source.workflow.path, config.given)}
     there = {row.row for row in rows_named(sources[BASE], label, None)}
     if missing := [name for name in names if name not in there]:
