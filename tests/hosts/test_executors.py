@@ -147,6 +147,7 @@ def test_a_snapshot_of_another_host_of_the_command_is_used_again(local: Local) -
     other = LocalExecutor(HostSpec("sim", runtime="none"))
     other.use_snapshot(local.code)
     assert other.snapshot(local.batch, local.source, rev=None) is local.code
+    other.close()
 
 
 SPEC = HostSpec(name="cluster", kind="slurm", address="login", gpus=8)

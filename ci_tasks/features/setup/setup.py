@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,14 +65,15 @@ def set_up(
         by_label.setdefault(row.label, []).append(row)
     labels = cpu_labels(source, by_label)
     label = _chosen(label, labels, source)
-    rows, executor = by_label[label], LocalExecutor(config.host("local"))
+    rows = by_label[label]
     job = source.workflow.jobs[rows[0].job]
     wanted = wanted_python(source.workflow, job, rows[0], event_context(source), config.overrides)
-    path, version = executor.find_python(wanted)
+    with closing(LocalExecutor(config.host("local"))) as executor:
+        path, version = executor.find_python(wanted)
+        torch, of_torch = find_torch(job, index, path, executor.run_queries)
     print(f"\nlabel {label}: {counted(len(rows), 'row')} without GPUs\n  Python: {version} ({path})")
     if wanted and not version_matches(wanted, version):
         print(f"    CI wants {wanted}: `uv python install {wanted}` or `pyenv install {wanted}` installs it")
-    torch, of_torch = find_torch(job, index, path, executor.run_queries)
     own = {(override.job, override.step) for override in config.overrides}
     installs = dict.fromkeys(step for step, _ in install_commands(job)) if index else ()
     of_index = [Override(job.id, step, pip_index=index) for step in installs]
