@@ -546,10 +546,6 @@ def _wake(waiting: queue.SimpleQueue[None]) -> None:
         waiting.put(None)
 
 
-def open_remote_host(spec: HostSpec) -> RemoteRunManager:
-    return RemoteRunManager(open_connection(spec))
-
-
 def open_connection(spec: HostSpec) -> ReconnectingConnection:
     """To the host, in the background."""
     if spec.kind == "local":

@@ -42,7 +42,7 @@ from ci_tasks.agent.serving.protocol import Request, RunSummary
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UnknownName, UsageError
 from ci_tasks.hosts.connection import ReconnectingConnection
-from ci_tasks.hosts.runs import RemoteRun, RemoteRunManager, RunState, lock_mirror, open_remote_host, write_location
+from ci_tasks.hosts.runs import RemoteRun, RemoteRunManager, RunState, lock_mirror, open_connection, write_location
 from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, LocatedRun, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results import store
@@ -168,8 +168,8 @@ class AttachedRun:
         elif self.remote_run is not None:
             self.managers[remote.host].end(self.remote_run, "cancel")
         else:  # another command here fetches it
-            with closing(open_remote_host(host_of_run(remote))) as manager:
-                manager.connection.request(Request("cancel", remote.directory))
+            with closing(open_connection(host_of_run(remote))) as connection:
+                connection.request(Request("cancel", remote.directory))
 
     def _claim(self) -> None:
         remote = read_remote(self.run)
@@ -181,7 +181,7 @@ class AttachedRun:
             held.close()
             return
         if remote.host not in self.managers:
-            self.managers[remote.host] = open_remote_host(host_of_run(remote))
+            self.managers[remote.host] = RemoteRunManager(open_connection(host_of_run(remote)))
         # Secrets of our own plans only: another could name any variable of ours.
         secrets = {name: os.environ[name] for name in read_plan(self.run).secrets if name in os.environ}
         adopted = remote.adopted
@@ -235,9 +235,9 @@ def find_runs(name: str, config: Config, host: str | None) -> list[FoundRun]:
     spec = config.host(host)
     if spec.kind == "local":
         raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")
-    with closing(open_remote_host(spec)) as manager:
-        listed = list({run.dir: run for run in manager.connection.request(Request("runs")).runs if run.is_row}.values())
-        adopted = [(run.id, _adopt(run, spec, manager.connection)) for run in listed if _is_called(run, name)]
+    with closing(open_connection(spec)) as connection:
+        listed = list({run.dir: run for run in connection.request(Request("runs")).runs if run.is_row}.values())
+        adopted = [(run.id, _adopt(run, spec, connection)) for run in listed if _is_called(run, name)]
     if not adopted:
         newest = sorted({run.id for run in listed}, reverse=True)[:_MAX_LISTED]
         raise UnknownName("run", name, newest, where=f"host {spec.name}")
@@ -348,9 +348,9 @@ def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
     known_secrets.add_variables(read_plan(run).secrets)
     with tempfile.TemporaryDirectory() as directory:
         files, request = Receiver(directory, _MAX_BYTES), Request("look", remote.directory, look=secrets.token_hex(8))
-        with closing(open_remote_host(host_of_run(remote))) as manager, closing(files):
+        with closing(open_connection(host_of_run(remote))) as connection, closing(files):
             try:
-                manager.connection.request(request, files.take)
+                connection.request(request, files.take)
             except RequestRefused as refusal:
                 hint = "`ci-tasks fetch` brings what was seen of a run that has ended"
                 raise Blocked(refusal.message, hint=hint) from None

@@ -59,12 +59,11 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     """Print what is removed and what stays, with the reason, and return it."""
     from ci_tasks.hosts.executor import OLD_DAYS
     from ci_tasks.hosts.mux import end
-    from ci_tasks.hosts.runs import open_remote_host
+    from ci_tasks.hosts.runs import open_connection
 
     spec, cleaned, old = config.host(host), list[CleanedRun](), OLD_DAYS if days is None else days
     is_here = spec.kind == "local"
-    with closing(open_remote_host(spec)) as manager:
-        connection = manager.connection
+    with closing(open_connection(spec)) as connection:
         _print(_containers_and_images(connection, spec))
         lines = _clean_here(connection, days, everything) if is_here else _clean_there(connection, old, everything)
         for text, left in lines:

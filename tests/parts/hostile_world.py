@@ -213,7 +213,7 @@ class HostileWorld:
             plan=Plan(id=f"{near.batch}.01", row="row", host=HOST, script="true\n"),
             code=_CODE,
         )
-        manager = runs.open_remote_host(self.host)
+        manager = runs.RemoteRunManager(runs.open_connection(self.host))
         try:
             manager.send(remote_run)
             while not (remote_run.is_fetched or remote_run.aborted):
