@@ -30,11 +30,13 @@ class Local:
 
     def __init__(self, path: Path) -> None:
         self.batch, self.source, self.messages = Batch("b", path / "runs/b"), path / "checkout", list[str]()
+        self.opened: list[LocalExecutor] = []
         self.open()
 
     def open(self) -> None:
         """As another command that goes on with the batch."""
         self.executor = LocalExecutor(HostSpec("local", runtime="none"))
+        self.opened.append(self.executor)
         self.code = self.executor.snapshot(self.batch, self.source, rev=None)
 
     def start(self, name: str, script: str, **more: Any) -> PreparedRow:
@@ -67,7 +69,8 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
     (source / "test.py").write_text("honest, and edited\n")
     made = Local(tmp_path)
     yield made
-    made.executor.close()
+    for opened in made.opened:
+        opened.close()
 
 
 FORGERIES = {
