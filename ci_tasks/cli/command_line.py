@@ -221,8 +221,8 @@ def _limits(name: str, option: Option, options: Mapping[str, Option]) -> Iterato
         yield "required"
     if option.needs:
         yield f"needs {flag_of(option.needs, options[option.needs])}"
-    excluded = [other for other, _, _ in option.excludes if other in options]
-    excluded += [other for other in options if any(each[0] == name for each in options[other].excludes)]
+    excluded = [other for other in option.excludes if other in options]
+    excluded += [other for other in options if name in options[other].excludes]
     if excluded:
         yield "not with " + ", ".join(flag_of(other, options[other]) for other in dict.fromkeys(excluded))
 

@@ -29,10 +29,9 @@ class Option:
     candidates for the shell, "module:function" of (options so far, typed text). `commas` marks a value that may be a
     list separated by commas. `environment` names a variable that is used if the option is missing.
 
-    `excludes` are (option, why not both, next step); `needs` names an option that this one requires. `hint` is the next
-    step if the value is missing or invalid. `refused` is the error message of an option that people try but that does
-    not exist. An option of a `feature` exists if the feature does. `nox`: it is accepted after nox's `--`. `last`: help
-    lists it behind the command's own. `short` is its name of one letter, `-h`.
+    `excludes` are options that cannot stand beside it; `needs` names one that it requires. `hint` is the next step if
+    the value is missing or invalid. An option of a `feature` exists if the feature does. `nox`: it is accepted after
+    nox's `--`. `short` is its name of one letter, `-h`.
     """
 
     help: str = ""
@@ -47,7 +46,7 @@ class Option:
     positional: bool = False
     required: bool = False
     environment: str = ""
-    excludes: tuple[tuple[str, str, str], ...] = ()
+    excludes: tuple[str, ...] = ()
     needs: str = ""
     hint: str = ""
     feature: str = ""
@@ -98,11 +97,6 @@ def number(help: str, unit: str, **more: Any) -> Option:
     return Option(help, int, unit=unit, **{"metavar": "N", **more})
 
 
-def not_with(*names: str) -> tuple[tuple[str, str, str], ...]:
-    """For `excludes`: options whose names say why they have no meaning beside this one."""
-    return tuple((name, "", "") for name in names)
-
-
 def switch(help: str, **more: Any) -> Option:
     return Option(help, bool, default=False, **more)
 
@@ -148,7 +142,7 @@ RUN = positional(
 ONE_RUN = replace(RUN, help="a run's id, a prefix of it, or `last`")
 JSON = switch("print JSON, and what is for people on standard error")
 _BRIEF = "print less than 2,000 tokens for an assistant, with the log's text marked as quoted data"
-BRIEF = switch(_BRIEF, excludes=(("json", "both would be on standard output", ""),))
+BRIEF = switch(_BRIEF, excludes=("json",))
 EVENTS = text("write what happens as JSON lines to this file, or - for standard output", "FILE")
 
 # A job that failed in CI.
@@ -156,7 +150,7 @@ FAILED_LOG = text("a saved job log, the zip of a run, or - for what is piped in 
 FAILED_JOB = text("which job, where the log holds several", "JOB")
 FAILED_ATTEMPT = number("which attempt, where the log holds several (else the last)", "")
 _FAILED_URL = "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access"
-FAILED_URL = text(_FAILED_URL, "URL", excludes=not_with("log", "attempt", "job"))
+FAILED_URL = text(_FAILED_URL, "URL", excludes=("log", "attempt", "job"))
 
 
 def options_class(function: Callable[..., int]) -> type[Any]:
@@ -222,7 +216,7 @@ def _check(name: str, option: Option, declared: Mapping[str, Option], values: Ma
         return
     if option.needs and option.needs not in values:
         raise UsageError(f"{flag} needs {typed(option.needs, declared[option.needs])}")
-    for other, why, hint in option.excludes:
+    for other in option.excludes:
         if other in values and other in declared:
-            message = f"{flag} and {flag_of(other, declared[other])} cannot be combined{f': {why}' if why else ''}"
-            raise UsageError(message, hint=hint or "use one of them")
+            message = f"{flag} and {flag_of(other, declared[other])} cannot be combined"
+            raise UsageError(message, hint="use one of them")

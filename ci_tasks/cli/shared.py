@@ -38,7 +38,6 @@ _GPUS, _NO_GPUS = (
 _NO_PROBE = "put no probe into the run's Python interpreters: no evidence from inside the job"
 _NO_PERSIST = "make a connection of its own, and keep none for the next command"
 _WITH = "lay this working tree, dirty as it is, over the installed package NAME (sglang, megatron-core, …)"
-_WITH_PROBE = (("no_probe", "the probe puts the tree before what is installed, and shows which one was imported", ""),)
 _GIVE_UP = "minutes that rows wait for a host that is not ready or not reachable"
 
 
@@ -71,7 +70,7 @@ class OverlayOptions(GivenOptions):
     gpus: int | None = number(_GPUS, "GPUs", minimum=0, hint=_NO_GPUS, nox=True).field()
     no_probe: bool = switch(_NO_PROBE, nox=True).field()
     no_persist: bool = switch(_NO_PERSIST, nox=True).field()
-    with_: tuple[str, ...] = repeatable(_WITH, "NAME=DIR", excludes=_WITH_PROBE, nox=True).field()
+    with_: tuple[str, ...] = repeatable(_WITH, "NAME=DIR", excludes=("no_probe",), nox=True).field()
 
 
 @dataclass(frozen=True)

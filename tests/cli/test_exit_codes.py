@@ -11,32 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks import errors
 from ci_tasks.cli import exit_handler
 from ci_tasks.cli.commands import commands
 from ci_tasks.cli.reference import exit_codes
-from ci_tasks.errors import (
-    EXIT_BLOCKED,
-    EXIT_BUG,
-    EXIT_CANCELLED,
-    EXIT_CLOSED_PIPE,
-    EXIT_USAGE,
-    Blocked,
-    CheckoutError,
-    CiTasksError,
-    ConfigError,
-    InternalError,
-    WorkflowError,
-)
 from ci_tasks.registry import Command
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_COMMAND = {
     "done": 0,
-    "an error on the command line, in hosts.yaml or in the workflow": EXIT_USAGE,
-    "a bug of ci-tasks": EXIT_BUG,
-    "blocked: the environment cannot do it": EXIT_BLOCKED,
-    "interrupted": EXIT_CANCELLED,
-    "the pipe of the output was closed": EXIT_CLOSED_PIPE,
+    "an error on the command line, in hosts.yaml or in the workflow": errors.EXIT_USAGE,
+    "a bug of ci-tasks": errors.EXIT_BUG,
+    "blocked: the environment cannot do it": errors.EXIT_BLOCKED,
+    "interrupted": errors.EXIT_CANCELLED,
+    "the pipe of the output was closed": errors.EXIT_CLOSED_PIPE,
 }
 
 
@@ -62,8 +50,8 @@ def test_the_documents_have_the_table_of_the_code() -> None:
 
 
 def test_the_table_has_the_codes_of_every_error() -> None:
-    for error in (CheckoutError, ConfigError, WorkflowError, Blocked, InternalError):
-        assert issubclass(error, CiTasksError)
+    for error in (errors.CheckoutError, errors.ConfigError, errors.WorkflowError, errors.Blocked, errors.InternalError):
+        assert issubclass(error, errors.CiTasksError)
         assert error.exit_code in EVERY_COMMAND.values(), error
 
 
@@ -74,9 +62,9 @@ def home_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_message_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     def flow() -> int:
-        raise Blocked("first " + "x" * 80_000 + " last")
+        raise errors.Blocked("first " + "x" * 80_000 + " last")
 
-    assert exit_handler.run(flow) == EXIT_BLOCKED
+    assert exit_handler.run(flow) == errors.EXIT_BLOCKED
     error = capsys.readouterr().err
     assert len(error) < 4200 and "first" in error and "76,011 characters left out" in error and "last" in error
 
@@ -86,14 +74,14 @@ def test_a_full_disk_is_blocked_and_names_the_path(number: int, capsys: pytest.C
     def flow() -> int:
         raise OSError(number, os.strerror(number), "/runs/x")
 
-    assert exit_handler.run(flow) == EXIT_BLOCKED
+    assert exit_handler.run(flow) == errors.EXIT_BLOCKED
     err = capsys.readouterr().err
     assert f"ci-tasks: blocked: {os.strerror(number)}: '/runs/x'" in err
     assert "CI_TASKS_HOME" in err
 
 
 def test_a_word_that_no_file_can_be_called_is_an_error_of_whoever_typed_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_handler.run(lambda: Path("w" * 5000).stat().st_size) == EXIT_USAGE
+    assert exit_handler.run(lambda: Path("w" * 5000).stat().st_size) == errors.EXIT_USAGE
     err = capsys.readouterr().err
     assert err.startswith("ci-tasks: File name too long: 'www") and len(err) < 200
 

@@ -30,7 +30,7 @@ def test_every_option_has_help_and_the_declared_type(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_excluded_and_needed_options_exist(name: str) -> None:
     declared = options_of(options_of_command(name))
-    named = [other for option in declared.values() for other, _, _ in option.excludes]
+    named = [other for option in declared.values() for other in option.excludes]
     named += [option.needs for option in declared.values() if option.needs]
     assert set(named) <= set(declared)
 

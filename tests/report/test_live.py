@@ -10,17 +10,8 @@ import pytest
 from rich.console import Console
 from rich.style import Style
 
-from ci_tasks.report.live import (
-    _OURS,
-    _QUIET,
-    _STYLES,
-    HostProgress,
-    RowProgress,
-    gpu_cells,
-    progress_table,
-    span,
-    style,
-)
+from ci_tasks.report import live
+from ci_tasks.report.live import HostProgress, RowProgress, gpu_cells, progress_table, span, style
 
 
 def shown(
@@ -185,7 +176,7 @@ def test_a_colour_can_be_read_on_dark_and_on_light() -> None:
     """WCAG asks for a contrast of 3 of large or bold text, and of parts of a user interface. The first 16 colours are
     what the terminal's theme makes of them."""
     unreadable = []
-    for colour in sorted({*_STYLES.values(), _OURS, _QUIET}):
+    for colour in sorted({*live._STYLES.values(), live._OURS, live._QUIET}):
         foreground = Style.parse(colour).color
         assert foreground is not None and foreground.number is not None, colour
         for background in ((0, 0, 0), (255, 255, 255)):
@@ -207,5 +198,5 @@ def _luminance(colour: Sequence[int]) -> float:
 @pytest.mark.parametrize("width", [30, 40, 80])
 def test_the_last_line_leaves_room_for_the_terminals_echo_of_ctrl_c(width: int) -> None:
     """The echo stands at the end of the last line. If it wrapped, a line of the table would be left on the screen."""
-    rows = [RowProgress(f"row-{state}", state, 1.0, "x" * 90) for state in sorted(_STYLES)]
+    rows = [RowProgress(f"row-{state}", state, 1.0, "x" * 90) for state in sorted(live._STYLES)]
     assert len(shown(rows, width=width)[-1]) <= width - len("^C^C")

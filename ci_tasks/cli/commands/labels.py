@@ -8,7 +8,7 @@ from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli import options as flags
 from ci_tasks.cli import shared
-from ci_tasks.cli.options import not_with, number, switch, text
+from ci_tasks.cli.options import number, switch, text
 
 if TYPE_CHECKING:
     from ci_tasks.records import BatchResult
@@ -34,7 +34,7 @@ class JobsOptions(shared.GivenOptions, shared.CheckoutOptions):
     label: str | None = flags.LABEL.field(help="only this label", required=False)
     json: bool = flags.JSON.field()
     run_needs: bool = flags.RUN_NEEDS.field()
-    changed: bool = switch(_CHANGED, excludes=not_with("label", "workflow")).field()
+    changed: bool = switch(_CHANGED, excludes=("label", "workflow")).field()
     base: str | None = flags.BASE.field()
 
 
@@ -129,12 +129,12 @@ class RunOptions(shared.RowOptions, shared.CheckoutOptions):
     keep: bool = flags.KEEP.field()
     detach: bool = flags.DETACH.field()
     image: str | None = flags.IMAGE.field()
-    repeat: int | None = flags.REPEAT.field(help=_REPEAT, excludes=not_with("detach"))
-    until_fail: bool = switch(_UNTIL_FAIL, nox=True, excludes=not_with("detach")).field()
-    fail_fast: bool = switch(_FAIL_FAST, nox=True, excludes=not_with("detach", "repeat")).field()
-    last_failed: bool = switch(_LAST_FAILED, nox=True, excludes=not_with("only")).field()
-    retry_failed: bool = switch(_RETRY_FAILED, nox=True, excludes=not_with("detach", "repeat", "until_fail")).field()
-    resume: bool = switch(_RESUME, nox=True, excludes=not_with("only", "last_failed", "detach")).field()
+    repeat: int | None = flags.REPEAT.field(help=_REPEAT, excludes=("detach",))
+    until_fail: bool = switch(_UNTIL_FAIL, nox=True, excludes=("detach",)).field()
+    fail_fast: bool = switch(_FAIL_FAST, nox=True, excludes=("detach", "repeat")).field()
+    last_failed: bool = switch(_LAST_FAILED, nox=True, excludes=("only",)).field()
+    retry_failed: bool = switch(_RETRY_FAILED, nox=True, excludes=("detach", "repeat", "until_fail")).field()
+    resume: bool = switch(_RESUME, nox=True, excludes=("only", "last_failed", "detach")).field()
     prefetch: bool = switch(_PREFETCH, feature="prefetch", nox=True).field()
     base: str | None = flags.BASE.field()
     json: bool = flags.JSON.field()

@@ -38,7 +38,7 @@ class RunsOptions:
     since: str | None = text("a date, a time, or how long ago: 2026-11-01, 2026-11-01T18:30, 12h, 3d", "WHEN").field()
     until: str | None = text("the same; a date includes that whole day", "WHEN").field()
     limit: int | None = number("number of runs to list, newest first (else 20)", "runs").field()
-    flakes: bool = switch(_FLAKES, excludes=(("limit", "--flakes counts all matching runs", "use --since"),)).field()
+    flakes: bool = switch(_FLAKES, excludes=("limit",)).field()
     json: bool = flags.JSON.field()
 
 
@@ -173,7 +173,7 @@ class ReportOptions:
     markdown: bool = switch("print markdown, for GitHub's job summary").field()
     junit: str | None = text("write the rows as JUnit XML", "FILE").field()
     deviations: bool = switch("list all differences from CI, also the ones of the label's last run").field()
-    json: bool = flags.JSON.field(excludes=(("markdown", "both would be on standard output", ""),))
+    json: bool = flags.JSON.field(excludes=("markdown",))
     brief: bool = flags.BRIEF.field()
 
 
@@ -246,7 +246,7 @@ def triage(options: TriageOptions) -> int:
 @dataclass(frozen=True)
 class HostsOptions:
     json: bool = flags.JSON.field()
-    trust: bool = switch(_TRUST, excludes=(("json", "it prints the file", ""),)).field()
+    trust: bool = switch(_TRUST, excludes=("json",)).field()
     repo: str | None = flags.REPO.field()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.cli.options import JSON, ONE_RUN, Option, not_with, positional, switch, text
+from ci_tasks.cli.options import JSON, ONE_RUN, Option, positional, switch, text
 from ci_tasks.cli.shared import print_json
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.resources import user_path
@@ -20,7 +20,7 @@ class DiffOptions:
     run: str = replace(ONE_RUN, help="a run's id or prefix").field()
     other: str | None = positional(_OTHER, required=False).field()
     exact: bool = switch(_EXACT).field()
-    golden: str | None = text(_GOLDEN, "FILE", excludes=not_with("exact", "other")).field()
+    golden: str | None = text(_GOLDEN, "FILE", excludes=("exact", "other")).field()
     tolerance: float = Option(
         "with --golden: how far a value may be from the file's, relative to it",
         float,
@@ -33,7 +33,7 @@ class DiffOptions:
     write_golden: str | None = text(
         "write the metrics of RUN, which passed, as golden values",
         "FILE",
-        excludes=not_with("exact", "golden", "json", "other"),
+        excludes=("exact", "golden", "json", "other"),
     ).field()
     json: bool = JSON.field()
 

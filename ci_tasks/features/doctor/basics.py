@@ -10,26 +10,9 @@ from urllib.parse import urlsplit
 from ci_tasks.agent.gpus.nvidia_smi import QUERY_GPUS, parse_gpus
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
-from ci_tasks.features.doctor.check_results import (
-    FAULT,
-    WARNING,
-    Check,
-    CheckResult,
-    fault,
-    gb,
-    ok,
-    remedy,
-    unknown,
-    warning,
-)
-from ci_tasks.hosts.queries import (
-    PARTITIONS_QUERY,
-    fact_queries,
-    parse_facts,
-    parse_json_object,
-    partition_problem,
-    python_query,
-)
+from ci_tasks.features.doctor.check_results import Check, CheckResult, fault, gb, ok, remedy, unknown, warning
+from ci_tasks.hosts import queries as host_queries
+from ci_tasks.hosts.queries import parse_json_object, python_query
 
 CLOCK_QUERY = {"clock": python_query("import time; print(repr(time.time()))")}
 _TOLERATED_SKEW = 2.0  # seconds; a smaller difference between a host's clock and ours does no harm
@@ -127,7 +110,8 @@ def space(topic: str, name: str, answer: QueryAnswer, least: Space, step: str) -
     text = f"{name}{gb(free)} free of {gb(total)}"
     least_free, wanted, why = least
     if free < wanted * 1e9:
-        return CheckResult(topic, FAULT if free < least_free * 1e9 else WARNING, f"{text}; {why}", step)
+        result = fault if free < least_free * 1e9 else warning
+        return result(topic, f"{text}; {why}", step)
     return ok(topic, text)
 
 
@@ -151,17 +135,17 @@ def slurm(host: HostSpec) -> Check:
     counted = replace(host, gpus=None)
     answers = yield {
         "sinfo version": ["sinfo", "--version"],
-        "partitions": PARTITIONS_QUERY,
+        "partitions": host_queries.PARTITIONS_QUERY,
         "sacct": ["sacct", "--noheader", "--allocations", "--starttime=now"],
-        **fact_queries(counted, gpus=True, container=False),
+        **host_queries.fact_queries(counted, gpus=True, container=False),
     }
     version, sacct = answers["sinfo version"], answers["sacct"]
     if version.code != 0:
         step = "load Slurm's module in the login shell's start file, or name a login node as `address`"
         return [fault(_SLURM, "no sinfo on PATH" if version.is_missing else f"sinfo: {version.last_line}", step)]
-    facts = parse_facts(counted, answers, simulates=True)
+    facts = host_queries.parse_facts(counted, answers, simulates=True)
     results = [ok(_SLURM, version.last_line)]
-    if problem := partition_problem(answers["partitions"], host.partition) or facts.gpu_problem:
+    if problem := host_queries.partition_problem(answers["partitions"], host.partition) or facts.gpu_problem:
         kinds = ", ".join(sorted({*answers["gpus"].out.split()} - {"(null)"})) or "none"
         results.append(fault(_NODES, problem, f"correct `partition` or `gres` in hosts.yaml; its nodes have: {kinds}"))
     else:

@@ -22,7 +22,7 @@ from ci_tasks.hosts.queries import parse_json_object, python_query
 
 MODEL, DATASET = "model", "dataset"
 MAIN = "main"
-THERE, PARTLY, MISSING = "there", "partly", "missing"
+THERE, MISSING = "there", "missing"
 _DEFAULT = "https://huggingface.co"
 _TOKEN = "set HF_TOKEN to a token with access, or run `hf auth login`"
 _LONGEST = 100_000  # characters of one argument; Linux allows 128 KiB
@@ -105,21 +105,19 @@ class Hub:
         self.shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without a password
 
     def find(self, repository: HubRepository) -> Listing | HubError:
-        from huggingface_hub import errors
-
         about = {"repo_type": repository.kind}
         try:
             info = self._api.repo_info(repository.id, revision=repository.revision, files_metadata=True, **about)
-            files = {str(file.rfilename): int(file.size or 0) for file in info.siblings or ()}
-            closed = None
-            try:
-                if info.gated:
-                    self._api.auth_check(repository.id, **about)
-            except errors.GatedRepoError as error:
-                closed = self._problem(error, repository)
-            return Listing(str(info.sha), files, bool(info.private or info.gated), closed)
         except Exception as error:
             return self._problem(error, repository)
+        files = {str(file.rfilename): int(file.size or 0) for file in info.siblings or ()}
+        closed = None
+        try:
+            if info.gated:
+                self._api.auth_check(repository.id, **about)
+        except Exception as error:
+            closed = self._problem(error, repository)
+        return Listing(str(info.sha), files, bool(info.private or info.gated), closed)
 
     def _problem(self, error: Exception, repository: HubRepository) -> HubError:
         from huggingface_hub import errors

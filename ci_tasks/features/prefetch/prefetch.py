@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
@@ -16,18 +17,8 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError, one_line, shortened, some
+from ci_tasks.features.prefetch import hub as hubs
 from ci_tasks.features.prefetch.download import command, outcomes, run_downloads, script
-from ci_tasks.features.prefetch.hub import (
-    MISSING,
-    PARTLY,
-    THERE,
-    Hub,
-    HubError,
-    HubRepository,
-    Listing,
-    files_query,
-    host_state,
-)
 from ci_tasks.features.prefetch.requirements import LabelRequirements, Unresolved, label_requirements
 from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
@@ -35,7 +26,6 @@ from ci_tasks.hosts.executor import Executor, OpenExecutor, PreparedRow, Say
 from ci_tasks.planning.containers import container_rules, is_inside
 from ci_tasks.report.table import Table, paragraph
 from ci_tasks.results import store
-from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, RunRequest, event_context
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.prepare import print_override_warnings
@@ -76,15 +66,15 @@ class RepositoryStatus:
     problem: str = ""
     message: str = ""
     hint: str = ""
-    repository: HubRepository = field(kw_only=True, metadata=NOT_STORED)
-    listing: Listing | None = field(default=None, metadata=NOT_STORED)
+    repository: hubs.HubRepository = field(kw_only=True, metadata=NOT_STORED)
+    listing: hubs.Listing | None = field(default=None, metadata=NOT_STORED)
 
     def refuse(self, problem: str, message: str, hint: str) -> None:
         self.problem, self.message, self.hint = problem, message, hint
 
     @property
     def is_coming(self) -> bool:
-        return self.mount is not None and not self.problem and self.state != THERE
+        return self.mount is not None and not self.problem and self.state != hubs.THERE
 
 
 @dataclass(frozen=True)
@@ -153,18 +143,18 @@ class Prefetch:
     row: Row
     executor: Executor
     code: Snapshot
-    batch: Batch
+    batch: store.Batch
     say: Say
     images: Mapping[str, str] = field(default_factory=dict)
     is_wanted: Callable[[], bool] = lambda: True
 
     def run(self, dry_run: bool = False) -> PrefetchReport:
         """Raises Blocked if the host cannot be reached."""
-        spec, hub = self.executor.spec, Hub(self.executor.spec.env)
+        spec, hub = self.executor.spec, hubs.Hub(self.executor.spec.env)
         repositories = self._repositories(hub)
         self._look(repositories)
         for each in repositories:
-            if each.listing and each.listing.closed and each.state != THERE:
+            if each.listing and each.listing.closed and each.state != hubs.THERE:
                 each.refuse(*each.listing.closed)
         notes = _refuse_if_full([each for each in repositories if each.is_coming])
         if spec.kind == "slurm" and repositories:
@@ -176,7 +166,7 @@ class Prefetch:
         blocked = any(each.problem for each in repositories)
         return PrefetchReport(spec.name, hub.shown, tuple(repositories), unresolved, tuple(notes), blocked)
 
-    def _repositories(self, hub: Hub) -> list[RepositoryStatus]:
+    def _repositories(self, hub: hubs.Hub) -> list[RepositoryStatus]:
         """Every repository, with what the hub says of it."""
         repositories = []
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -184,9 +174,9 @@ class Prefetch:
             for ((repository, place), asked), answer in zip(self.needs.repositories.items(), answers, strict=True):
                 rows, where = (tuple(dict.fromkeys(each)) for each in zip(*asked, strict=True))
                 names = (repository.kind, repository.id, repository.name, repository.revision, repository.directory)
-                about = (place.path, MISSING if place.path else NOT_KEPT, rows, where)
+                about = (place.path, hubs.MISSING if place.path else NOT_KEPT, rows, where)
                 status = RepositoryStatus(*names, *about, message=place.why, repository=repository)
-                if isinstance(answer, HubError):
+                if isinstance(answer, hubs.HubError):
                     status.refuse(*answer)
                 else:
                     status.listing, status.commit = answer, answer.commit
@@ -197,19 +187,19 @@ class Prefetch:
     def _look(self, repositories: Sequence[RepositoryStatus]) -> None:
         """See what is on the host, of each repository."""
         queries = {
-            str(number): files_query(each.repository, each.directory, each.listing)
+            str(number): hubs.files_query(each.repository, each.directory, each.listing)
             for number, each in enumerate(repositories)
             if each.listing and each.directory
         }
         for number, answer in (self.executor.run_queries(queries, _QUERY_TIMEOUT) if queries else {}).items():
             each = repositories[int(number)]
-            if state := host_state(answer):
+            if state := hubs.host_state(answer):
                 vars(each).update(state)
             else:
                 message = f"cannot list the files on the host: {answer.last_line}"
                 each.refuse(FAILED, message, "its python3 must be able to read the directory")
 
-    def _download(self, hub: Hub, coming: Sequence[RepositoryStatus]) -> None:
+    def _download(self, hub: hubs.Hub, coming: Sequence[RepositoryStatus]) -> None:
         """Bring them, and note how each ended."""
         row = self._prepared(hub, coming)
         self.executor.write_plan(row.run, row.plan)
@@ -227,7 +217,7 @@ class Prefetch:
                 why = line if code != 0 else "`hf download` succeeded, but files are not as the hub lists them"
                 each.refuse(FAILED, f"{each.name}: {why}", f"see {row.run.log}, then try again")
 
-    def _prepared(self, hub: Hub, coming: Sequence[RepositoryStatus]) -> PreparedRow:
+    def _prepared(self, hub: hubs.Hub, coming: Sequence[RepositoryStatus]) -> PreparedRow:
         """The run that downloads. It has neither checkout nor GPU."""
         spec, is_secret = self.executor.spec, "@" in hub.endpoint
         host_env = {**spec.env, **({} if is_secret else hub.variables)}
@@ -276,22 +266,20 @@ def text(report: PrefetchReport, width: int | None = None) -> list[str]:
     head = ("STATE", "REPOSITORY", "REVISION", "SIZE", "ROWS", f"ON {report.host.upper()}")
     blocks = [Table([*map(_cells, report.repositories)], head).text(width)]
     for line in {line.message: line for line in report.repositories if line.problem}.values():
-        places = f"  asked for by {some(line.where, 1)}"
-        blocks.append([*paragraph(line.message, width), *paragraph(f"→ {line.hint}", width, "  "), places])
+        lines = [*paragraph(line.message, width), *paragraph(f"→ {line.hint}", width, "  ")]
+        blocks.append([*lines, f"  asked for by {some(line.where, 1)}"])
     not_kept = (line for line in report.repositories if line.state == NOT_KEPT)
     blocks.append([*dict.fromkeys(f"not fetched ahead: {line.path}: {line.message}" for line in not_kept)])
     for each in report.unresolved:
         blocks.append([f"not known: {each.where}: {shortened(one_line(each.text), _LONGEST)}", f"  {each.why}"])
-    words = [line.problem or line.state for line in report.repositories]
-    states = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    words = Counter(line.problem or line.state for line in report.repositories)
+    states = ", ".join(f"{count} {word}" for word, count in words.items())
     blocks += [[*report.notes], [f"repositories: {states or 'none'}"]]
     return [line for block in blocks if block for line in (*block, "")][:-1]
 
 
 def _cells(line: RepositoryStatus) -> tuple[str, ...]:
     size = "-" if line.size is None else human(line.size)
-    if line.state == PARTLY and line.missing and not line.problem:
-        size += f", {human(line.missing)} to come"
     revision = line.revision + (f"@{line.commit[:8]}" if line.commit and line.commit != line.revision else "")
     return (line.problem or line.state, line.name, revision, size, str(len(line.rows)), line.directory or "-")
 

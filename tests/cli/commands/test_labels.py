@@ -31,7 +31,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return message
 
 
-EXCLUDED = [(name, other) for name, option in options_of(RemoteOptions).items() for other, _, _ in option.excludes]
+EXCLUDED = [(name, other) for name, option in options_of(RemoteOptions).items() for other in option.excludes]
 
 
 @pytest.mark.parametrize(("one", "other"), EXCLUDED)

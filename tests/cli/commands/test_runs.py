@@ -62,7 +62,7 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "no number": ({"limit": "many"}, "--limit takes a whole number of runs, not 'many'", "for example --limit 4"),
     "no run": ({"limit": "0"}, "--limit takes a whole number of runs, not '0'", "for example --limit 4"),
     "a superscript": ({"limit": "²"}, "--limit takes a whole number of runs, not '²'", "for example --limit 4"),
-    "what has no meaning": ({"flakes": "yes", "limit": "3"}, "--flakes and --limit cannot be combined", "--since"),
+    "what has no meaning": ({"flakes": "yes", "limit": "3"}, "--flakes and --limit cannot be combined", "use one"),
 }
 
 
