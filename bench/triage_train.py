@@ -51,19 +51,14 @@ PRIOR = {
     "bare exception beside a traceback": -1.0,
     "wrapper with a cause": 0.5,
     "passes on beside one who raised": -2.0,
-    "ends with a traceback": -4.0,
-    "ended by an exception": -3.0,
-    "symptom after a success": -1.0,
     "stands last beside a rule": -1.5,
     "nothing that ended": 1.5,
-    "a page of markdown": 6.0,
     "seen over a long time": -1.0,
     "rank wrapper": -2.0,
     "rank root": 1.0,
     "kind last": -2.0,
     "said last": 2.0,
     "ignored": -6.0,
-    "a success came later": -1.5,
     "not the first of its chain": -1.0,
     "nothing failed": -1.0,
     "succeeded after all": 3.0,
@@ -75,7 +70,6 @@ STRENGTH, OF_PRIOR = 0.5, 3.0  # how much it takes to move a weight
 OF_CONFIDENCE = 0.1  # the inverse of how strongly its weights are drawn to 0
 LEAST = 0.02  # a smaller weight is none
 PRECISION = 0.95
-LEAST_CONFIDENCE = 0.3  # below, fewer than one in three lines were right
 
 
 Scored = list[tuple["Answer", float]]
@@ -147,7 +141,6 @@ def main() -> int:
         sources = collections.Counter(log.source for log in logs)
         data = {
             "learned from": {"logs": len(logs), "passing": sum(not log.failing for log in logs), "sources": sources},
-            "least_confidence": LEAST_CONFIDENCE,
             **{
                 table: {name: round(value, 2) for name, value in sorted(weights.items()) if abs(value) >= LEAST}
                 for table, weights in learned.items()
@@ -269,14 +262,14 @@ def left_out(logs: Sequence[Log]) -> list[Answer]:
         weights = learn_ranking([log for log in logs if log.source not in fold])
         for log in [log for log in logs if log.source in fold]:
             for ended in {log.ended or log.case.get("exit_code") not in (None, 0), log.ended}:
-                ranking = ranks.rank(log.candidates, weights, ended)
-                answers.append(answer(log, ranking, ended))
+                ranking = ranks.rank(log.candidates, ended, weights)
+                answers.append(answer(log, ranking))
     return answers
 
 
-def answer(log: Log, ranking: Ranking, ended: bool) -> Answer:
+def answer(log: Log, ranking: Ranking) -> Answer:
     if not ranking.failed:
-        features = ranks.confidence_features(ranking, blocked=False, ends=ended)
+        features = ranks.confidence_features(ranking, blocked=False)
         return Answer(log, "pass" if log.succeeded else "unknown", features)
     right = {id(one) for one, is_right in zip(log.candidates.candidates, log.right, strict=False) if is_right}
     order = [candidate for _, candidate in ranking.order]
@@ -286,7 +279,7 @@ def answer(log: Log, ranking: Ranking, ended: bool) -> Answer:
     return Answer(
         log,
         verdict,
-        ranks.confidence_features(ranking, verdict == "blocked", ended),
+        ranks.confidence_features(ranking, verdict == "blocked"),
         line=id(order[0]) in right,
         top=any(id(one) in right for one in order[:3]),
         group=group == group_of(log.case["cause"]) or "c" in log.debatable,

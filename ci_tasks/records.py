@@ -17,7 +17,7 @@ ONLY_TESTS = "--test"  # why, in a deviation, only some of the tests of a row ru
 # Statuses of a row and what a process says of them. 125 is the code that `git bisect run` skips.
 PASSED, FAILED, VACUOUS, BLOCKED, CANCELLED, LOST = "passed", "failed", "vacuous", "blocked", "cancelled", "lost"
 EXIT_CODES = {PASSED: 0, FAILED: 1, VACUOUS: 1, BLOCKED: 125, CANCELLED: 130, LOST: 125}
-# Of a run that has no end yet; of one without an agent see results.batch_state.
+# Of a run that has no end yet; of one without an agent see results.store.
 PREPARING, INSTALLING, WAITING, RUNNING, PLANNED = "preparing", "installing", "waiting", "running", "planned"
 UNFINISHED = (PREPARING, INSTALLING, WAITING, RUNNING, PLANNED)
 STATUSES = (*EXIT_CODES, *UNFINISHED)

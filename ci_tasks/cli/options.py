@@ -148,7 +148,6 @@ EVENTS = text("write what happens as JSON lines to this file, or - for standard 
 # A job that failed in CI.
 FAILED_LOG = text("a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log`)", "FILE")
 FAILED_JOB = text("which job, where the log holds several", "JOB")
-FAILED_ATTEMPT = number("which attempt, where the log holds several (else the last)", "")
 _FAILED_URL = "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access"
 FAILED_URL = text(_FAILED_URL, "URL", excludes=("log", "attempt", "job"))
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ci_tasks.agent.probe.evidence import NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.logs import own_modules
-from ci_tasks.logs.own_modules import IsOwnModule
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
 
 NOTHING = "pass"
@@ -46,12 +44,11 @@ VERDICTS = {
     PASSED: "passed: nothing failed in this log",
     UNKNOWN: "unknown: the log shows no end of the job; `--exit-code N` gives its exit code",
 }
-_OF_OLD_RECORDS = {"fail": FAILED, "pass": PASSED}
 _MOST_TESTS, _FEW_TESTS = 10, 2  # that are named, and that a command names
 
 
 def verdict_sentence(triage: Triage) -> str:
-    return VERDICTS[_OF_OLD_RECORDS.get(triage.verdict, triage.verdict)]
+    return VERDICTS[triage.verdict]
 
 
 def cause_sentence(triage: Triage) -> str:
@@ -98,11 +95,12 @@ class JobEnd:
 @dataclass(frozen=True)
 class JobKnowledge:
     """What is known of a job beside its log and its end: what its processes noted, logs of runs of it that passed, as
-    pieces of bytes, and which modules the code under test would have."""
+    pieces of bytes, and whether a module that could not be imported would be one of the code under test: then it is the
+    code that lacks it, and not an installed package in another version."""
 
     evidence: RunEvidence | None = None
     passed: Sequence[Iterable[bytes]] = ()
-    is_own_module: IsOwnModule = own_modules.none
+    is_own_module: Callable[[str], bool] = lambda module: False
 
 
 def uncaught_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:

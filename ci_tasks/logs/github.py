@@ -10,10 +10,8 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from datetime import datetime
 from itertools import count, islice
 from typing import Any, BinaryIO
-from urllib.parse import parse_qs, urlsplit
 
 import requests
 from requests import exceptions
@@ -42,19 +40,22 @@ _URL_HINT = (
     "on any GitHub host"
 )
 _LOG_HINT = "re-run the job there, or name its log if it was saved"
-_NETWORK_HINT = "check the network; HTTPS_PROXY names a proxy, GITHUB_API_URL another API; a saved log needs neither"
+_NETWORK_HINT = (
+    "check the network; HTTPS_PROXY names a proxy, REQUESTS_CA_BUNDLE a file of certificates, GITHUB_API_URL another "
+    "API; a saved log needs none of them"
+)
 _ID, _SHA = "[0-9]{1,19}", "[0-9a-fA-F]{7,64}"
-_HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
-_REPOSITORY = re.compile(r"/(?P<owner>[A-Za-z0-9][A-Za-z0-9_-]*)/(?P<repo>(?!\.\.?/)[A-Za-z0-9._-]+)/(?P<page>.+?)/?")
+_URL = re.compile(
+    r"(?:https?://)?(?:[^/]*@)?(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*(?::\d{1,5})?)(?:/api/v3)?(?:/repos)?"
+    r"/(?P<owner>[\w-]+)/(?P<repo>(?!\.\.?/)[\w.-]+)/(?P<page>[^?#]+)(?P<query>.*)"
+)
 _PAGES = (
-    rf"actions/runs/(?P<run>{_ID})/attempts/(?P<attempt>{_ID})(/.*)?",
-    rf"actions/runs/(?P<run>{_ID})/job/(?P<job>{_ID})(/.*)?",
-    rf"actions/runs/(?P<run>{_ID})(/.*)?",
-    rf"(actions/jobs|runs|check-runs)/(?P<job>{_ID})(/.*)?",
-    rf"commits?/(?P<commit>{_SHA})/checks/(?P<job>{_ID})(/.*)?",
+    rf"actions/runs/(?P<run>{_ID})(/job/(?P<job>{_ID})|/attempts/(?P<attempt>{_ID}))?(/.*)?",
+    rf"(actions/jobs|runs|check-runs|commits?/{_SHA}/checks)/(?P<job>{_ID})(/.*)?",
     rf"(pull/{_ID}/)?commits?/(?P<commit>{_SHA})(/.*)?",
     rf"pulls?/(?P<pull>{_ID})(/.*)?",
 )
+_CHECK = re.compile(rf"[?&]check_run_id=({_ID})\b")  # the job that a pull request's page shows
 _TIMEOUTS = (15.0, 60.0)  # seconds to connect, and between bytes
 _GH_TIMEOUT = 15.0  # seconds; it may ask a keyring, which may ask the person
 _CHUNK_BYTES, _JSON_CHUNKS = 1 << 18, 256
@@ -73,56 +74,39 @@ class GitHubUrl:
     of the web pages, with a port if one was given; `job` is the API's job id, which is its check run's too."""
 
     host: str
-    owner: str
-    repo: str
+    repository: str
     run: int | None = None
     attempt: int | None = None
     job: int | None = None
     pull: int | None = None
     commit: str = ""
 
-    @property
-    def repository(self) -> str:
-        return f"{self.owner}/{self.repo}"
-
 
 def parse_url(text: str) -> GitHubUrl:
     """Raises UsageError for what is no URL of a run, a job, a pull request or a commit."""
-    text = text.strip()
-    error = UsageError(
-        f"{without_secrets(text)!r} is no URL of a run, a job, a commit or a pull request on GitHub", hint=_URL_HINT
-    )
-    try:
-        parts = urlsplit(text if "://" in text else f"https://{text}")
-    except ValueError:
-        raise error from None
-    host = re.sub(rf"^(?:www|api)\.(?={re.escape(GITHUB)}$)", "", parts.netloc.rpartition("@")[2].lower())
-    repository = _REPOSITORY.fullmatch(re.sub(r"^/(?:api/v3/)?repos(?=/)", "", parts.path))
-    pages = (re.fullmatch(pattern, repository["page"]) for pattern in _PAGES) if repository else iter(())
-    page = next((match.groupdict() for match in pages if match), None)
-    if parts.scheme not in ("http", "https") or not (repository and page and _HOST.fullmatch(host)):
-        raise error
-    ids = {name: int(page[name]) for name in ("run", "attempt", "job", "pull") if page.get(name)}
-    shown = parse_qs(parts.query).get("check_run_id", [""])[-1]  # the job that a pull request's page shows
-    if re.fullmatch(_ID, shown):
-        ids["job"] = int(shown)
-    return GitHubUrl(host, repository["owner"], repository["repo"], commit=page.get("commit") or "", **ids)
+    url = _URL.fullmatch(text.strip())
+    matches = (re.fullmatch(pattern, url["page"]) for pattern in _PAGES) if url else iter(())
+    page = next((match.groupdict() for match in matches if match), None)
+    if url is None or page is None:
+        shown = without_secrets(text)
+        raise UsageError(f"{shown!r} is no URL of a run, a job, a commit or a pull request on GitHub", hint=_URL_HINT)
+    if check := _CHECK.search(url["query"]):
+        page["job"] = check[1]
+    ids = {name: int(value) for name, value in page.items() if value and name != "commit"}
+    host = re.sub(rf"^(?:www|api)\.(?={re.escape(GITHUB)}$)", "", url["host"].lower())
+    return GitHubUrl(host, f"{url['owner']}/{url['repo']}", commit=page.get("commit") or "", **ids)
 
 
 # -- the API -----------------------------------------------------------------------------------------------------------
 
 
 def api_base(host: str, override: str = "") -> str:
-    """The URL of the host's API without a trailing slash; `override` is the value of GITHUB_API_URL. Raises UsageError
-    for an override that is no URL of an API."""
+    """The URL of the host's API without a trailing slash; `override` is the value of GITHUB_API_URL."""
     override = override.strip().rstrip("/")
     # Runners set it to the public one, which must not see another host's token.
-    if not override or (override == PUBLIC_API and host != GITHUB):
-        return PUBLIC_API if host == GITHUB else f"https://{host}/api/v3"
-    if not re.fullmatch(r"https?://[\w.-]+(:\d+)?(/[^@?\s]*)?", override):
-        shown = without_secrets(override)
-        raise UsageError(f"GITHUB_API_URL is {shown!r}, which is no URL of an API", hint="as https://HOST/api/v3")
-    return override
+    if override and (override != PUBLIC_API or host == GITHUB):
+        return override
+    return PUBLIC_API if host == GITHUB else f"https://{host}/api/v3"
 
 
 def token_variables(host: str) -> tuple[str, str]:
@@ -165,90 +149,109 @@ class _Session(requests.Session):
             self.mount(scheme, HTTPAdapter(max_retries=_RETRIES))
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
-        """What a redirect's request gets. Raises ValueError for a URL that is unusable, or unencrypted where the API's
-        is not."""
-        url = prepared_request.url or ""
-        parts = urlsplit(url)
-        if parts.scheme not in ("https", urlsplit(self._base).scheme) or not parts.hostname or parts.port == 0:
-            raise ValueError(url)
-        if self.should_strip_auth(self._base, url):  # type: ignore[no-untyped-call]
+        if self.should_strip_auth(self._base, prepared_request.url or ""):  # type: ignore[no-untyped-call]
             prepared_request.headers.pop("Authorization", None)
-
-    def rebuild_proxies(
-        self, prepared_request: requests.PreparedRequest, proxies: Mapping[str, str] | None
-    ) -> dict[str, str]:
-        """Those of the environment for the redirect's own host, which NO_PROXY may name."""
-        return dict(super().rebuild_proxies(prepared_request, None))  # type: ignore[no-untyped-call]
 
 
 class GitHubClient:
-    """Reads from the API of `host`. Its methods raise UsageError and Blocked."""
+    """Reads what the API of a URL's host knows of its repository. Its methods raise UsageError and Blocked."""
 
-    def __init__(self, host: str) -> None:
-        self._base, self._host = api_base(host, os.environ.get("GITHUB_API_URL", "")), host
-        self._token, self._source = find_token(host)
-        self._session = _Session(self._base, self._token)
+    def __init__(self, url: GitHubUrl) -> None:
+        self._url, self._host, self._repository = url, url.host, url.repository
+        self._token, self._source = find_token(url.host)
+        base = api_base(url.host, os.environ.get("GITHUB_API_URL", ""))
+        self._base, self._session = f"{base}/repos/{url.repository}/", _Session(base, self._token)
 
     def close(self) -> None:
         self._session.close()
 
     def json(self, path: str, subject: str, **params: str | int) -> Any:
-        """The JSON at `path`; `subject` names it in messages, as in "run 7 of o/r"."""
-        with self._response(path, subject, params) as response:
+        """The JSON at `path` below the repository; `subject` names it in messages, as in "run 7"."""
+        with self._response(path, f"{subject} of {self._repository}", params) as response:
             return _json(response)
 
-    def download(self, path: str, subject: str) -> BinaryIO:
-        """The whole log at `path`, as a temporary file."""
-        with self._response(path, subject, {}, is_log=True) as response:
-            return temporary_copy(response.iter_content(_CHUNK_BYTES), subject)
+    def pages(self, path: str, subject: str, key: str, **query: str) -> Iterator[Any]:
+        """The entries of a list that comes in pages."""
+        for page in count(1):
+            found = _items(self.json(path, subject, per_page=_PAGE_SIZE, page=page, **query), key)
+            yield from found
+            if len(found) < _PAGE_SIZE:
+                return
+
+    def log(self, job: WorkflowJob) -> BinaryIO:
+        """The whole log of a job, as a temporary file."""
+        with self._response(f"actions/jobs/{job.id}/logs", job.log_name, {}, is_log=True) as response:
+            return temporary_copy(response.iter_content(_CHUNK_BYTES), job.log_name)
+
+    def job(self, number: int) -> WorkflowJob:
+        job = self.json(f"actions/jobs/{number}", f"job {number}")
+        return self._job(job, self.run(_number(job, "run_id")))
+
+    def run(self, number: int) -> Any:
+        return self.json(f"actions/runs/{number}", f"run {number}")
+
+    def jobs(self, run: Any, attempt: int | None = None) -> list[WorkflowJob]:
+        """The jobs of an attempt of a run, else of its newest."""
+        number = _number(run, "id")
+        path, subject = f"actions/runs/{number}", f"run {number}"
+        if attempt:
+            path, subject = f"{path}/attempts/{attempt}", f"{subject}, attempt {attempt}"
+        return [self._job(job, run) for job in self.pages(f"{path}/jobs", subject, "jobs")]
+
+    def jobs_of_commit(self, sha: str) -> list[WorkflowJob]:
+        """The jobs of each workflow's newest run that says something: a label that starts nothing makes a newer run
+        without a result. A run that passed has no failed job and is not asked for."""
+        jobs: dict[str, list[WorkflowJob]] = {}
+        for run in islice(self.pages("actions/runs", "list of runs", "workflow_runs", head_sha=sha), _MAX_RUNS):
+            workflow, conclusion = text_at(run, "path"), text_at(run, "conclusion")
+            if conclusion in INCONCLUSIVE or any(job.has_failed for job in jobs.get(workflow, [])):
+                continue
+            jobs[workflow] = jobs.get(workflow, []) if conclusion == "success" else self.jobs(run)
+        return [job for several in jobs.values() for job in several]
+
+    def _job(self, job: Any, run: Any) -> WorkflowJob:
+        pulls = [_number(pull, "number") for pull in _items(run, "pull_requests")]
+        return WorkflowJob(
+            self._repository,
+            text_at(run, "path").partition("@")[0],
+            _number(job, "id"),
+            pull_request=self._url.pull or next(iter(pulls), None),
+            **{name: text_at(job, name) for name in ("name", "status", "conclusion", "runner_name", "html_url")},
+        )
 
     @contextmanager
     def _response(
         self, path: str, subject: str, params: Mapping[str, str | int], is_log: bool = False
     ) -> Iterator[requests.Response]:
-        """A successful one, to be read. Raises UsageError, Blocked."""
+        """A successful one, to be read."""
         try:
             with self._session.get(self._base + path, params=params, stream=True, timeout=_TIMEOUTS) as response:
                 if not response.ok:
                     raise self._refusal(response, subject, is_log)
                 yield response
-        except exceptions.TooManyRedirects:
-            raise Blocked(f"{self._host} redirects too often", hint="is GITHUB_API_URL right?") from None
-        except exceptions.RequestException as broken:
-            raise _connection_error(broken, self._host) from None
-        except ValueError:  # of a redirect, which requests reads too
-            hint = "a saved log can be named instead"
-            raise Blocked(f"{self._host} redirects to an unusable or unencrypted URL", hint=hint) from None
-        except OSError as unreadable:  # REQUESTS_CA_BUNDLE names no file
-            hint = "REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE name a file of certificates"
-            raise UsageError(str(unreadable), hint=hint) from None
+        except (OSError, ValueError) as broken:  # requests' own are OSErrors; ValueError is of a redirect's URL
+            raise Blocked(f"{self._host} cannot be read: {_why(broken)}", hint=_NETWORK_HINT) from None
 
     def _refusal(self, response: requests.Response, subject: str, is_log: bool) -> CiTasksError:
         """What an unsuccessful answer means. A rate limit is one with 403 or 429, as GitHub documents it."""
-        status, headers, message = response.status_code, response.headers, ""
+        status, message = response.status_code, ""
         with suppress(exceptions.RequestException):
             message = text_at(_json(response), "message")
         quoted = f", {message[:200]!r}" if message else ""
         login = "gh auth login" + (f" --hostname {self._host}" if self._host != GITHUB else "")
         sign_in = f"set {token_variables(self._host)[0]} to a token that may read actions, or `{login}`"
         token = f"the token of {self._source}" if self._token else "a request without a token"
-        is_exhausted = headers.get("x-ratelimit-remaining") == "0" or "rate limit" in message.lower()
+        is_exhausted = response.headers.get("x-ratelimit-remaining") == "0" or "rate limit" in message.lower()
         if status == 429 or (status == 403 and is_exhausted):
-            until = ""
-            with suppress(ValueError, OverflowError, OSError):
-                reset = int(headers.get("x-ratelimit-reset", ""))
-                until = f"; it resets at {datetime.fromtimestamp(reset).astimezone():%H:%M:%S %Z}"
-            hint = "try again then" if self._token else f"{sign_in}: 5,000 requests an hour instead of 60"
-            return Blocked(f"the rate limit of {self._host} is reached{until}", hint=hint)
+            hint = "try again in an hour" if self._token else f"{sign_in}: 5,000 requests an hour instead of 60"
+            return Blocked(f"the rate limit of {self._host} is reached", hint=hint)
         if status == 401:
             return Blocked(f"{self._host} does not accept {token} (401)", hint=sign_in)
         if status == 403:
             hint = "it needs the permission to read actions, or the scope `repo`, and SSO where the owner requires it"
             return Blocked(f"{token} may not read {subject} (403{quoted})", hint=hint if self._token else sign_in)
-        if status == 410:
-            return UsageError(f"{subject} has expired (410): logs are kept 90 days by default", hint=_LOG_HINT)
-        if status == 404 and is_log:
-            return UsageError(f"{subject} does not exist (404): deleted, or never written", hint=_LOG_HINT)
+        if is_log and status in (404, 410):
+            return UsageError(f"{subject} is gone ({status}): logs are kept 90 days by default", hint=_LOG_HINT)
         if status == 404:
             why = f"it does not exist, or {token} may not see the repository"
             return UsageError(f"{subject} was not found (404): {why}", hint=f"check the URL, or {sign_in}")
@@ -265,21 +268,18 @@ def _json(response: requests.Response) -> Any:
         raise exceptions.InvalidJSONError(str(error)) from None
 
 
-def _connection_error(error: exceptions.RequestException, host: str) -> CiTasksError:
-    """The error for a request without a response. It repeats no URL: signatures and logins are part of them."""
-    if isinstance(error, (exceptions.InvalidProxyURL, exceptions.InvalidSchema)):
-        return UsageError("the proxy of the environment cannot be used", hint="correct HTTPS_PROXY")
-    if isinstance(error, exceptions.InvalidJSONError):
-        return Blocked(f"{host} did not answer with JSON", hint="a proxy or a login page may interfere")
-    if "certificate" in str(error).lower():
-        hint = "REQUESTS_CA_BUNDLE names a file with that of a proxy between; or is the clock wrong?"
-        return Blocked(f"the certificate of {host} is not trusted here", hint=hint)
+def _why(error: BaseException) -> str:
+    """Why there is no answer. It repeats no URL: signatures and logins are part of them."""
+    kinds = {
+        exceptions.InvalidJSONError: "its answer is no JSON, such as the login page of a proxy",
+        exceptions.TooManyRedirects: "it redirects too often",
+        exceptions.Timeout: "timed out",
+    }
     cause: BaseException | None = error
     while cause is not None and not (isinstance(cause, OSError) and cause.strerror):
         cause = cause.__cause__ or cause.__context__
     said = cause.strerror if isinstance(cause, OSError) else ""
-    broken = "timed out" if isinstance(error, exceptions.Timeout) else "the connection broke"
-    return Blocked(f"{host} cannot be read: {said or broken}", hint=_NETWORK_HINT)
+    return said or next((why for kind, why in kinds.items() if isinstance(error, kind)), "the connection broke")
 
 
 def text_at(json: Any, *keys: str) -> str:
@@ -289,12 +289,12 @@ def text_at(json: Any, *keys: str) -> str:
     return json if isinstance(json, str) else ""
 
 
-def number_at(json: Any, key: str) -> int:
+def _number(json: Any, key: str) -> int:
     value = json.get(key) if isinstance(json, dict) else None
     return value if isinstance(value, int) else 0
 
 
-def items(json: Any, key: str) -> list[Any]:
+def _items(json: Any, key: str) -> list[Any]:
     value = json.get(key) if isinstance(json, dict) else None
     return value if isinstance(value, list) else []
 
@@ -325,19 +325,15 @@ class WorkflowJob:
     def title(self) -> str:
         return f"job {self.name!r} of {self.repository}"
 
+    @property
+    def log_name(self) -> str:
+        return f"the log of {self.title}"
+
 
 @dataclass(frozen=True)
 class FailedJob:
     job: WorkflowJob
     log: OpenLog
-
-
-class SeveralFailed(UsageError):
-    """One job is asked for, and several failed at a URL."""
-
-    def __init__(self, place: str, failed: Sequence[WorkflowJob]) -> None:
-        listed = "\n".join(f"  {job.name}: {job.html_url}" for job in failed)
-        super().__init__(f"{len(failed)} jobs failed in {place}; which one?", hint=f"--url takes:\n{listed}")
 
 
 @contextmanager
@@ -350,115 +346,35 @@ def open_failed_jobs(url: str, *, only_one: bool = False) -> Iterator[list[Faile
     """
     parsed = parse_url(url)
     with ExitStack() as stack:
-        with closing(GitHubClient(parsed.host)) as client:
+        with closing(GitHubClient(parsed)) as client:
             place, jobs = find_failed_jobs(client, parsed)
             if only_one and len(jobs) > 1:
-                raise SeveralFailed(place, jobs)
-            failed = [FailedJob(job, _open_job_log(client, job, stack)) for job in first_jobs(jobs, place)]
+                listed = "\n".join(f"  {job.name}: {job.html_url}" for job in jobs)
+                raise UsageError(f"{len(jobs)} jobs failed in {place}; which one?", hint=f"--url takes:\n{listed}")
+            failed = []
+            for job in first_jobs(jobs, place):
+                file = stack.enter_context(client.log(job))
+                failed.append(FailedJob(job, read_logs(file, job.log_name, stack)))
         yield failed
-
-
-def _open_job_log(client: GitHubClient, job: WorkflowJob, stack: ExitStack) -> OpenLog:
-    name = f"the log of {job.title}"
-    file = stack.enter_context(client.download(f"/repos/{job.repository}/actions/jobs/{job.id}/logs", name))
-    return stack.enter_context(read_logs(file, name))
 
 
 def find_failed_jobs(client: GitHubClient, url: GitHubUrl) -> tuple[str, list[WorkflowJob]]:
     """(place, jobs): the job that `url` names, or those that failed in its run, or in the newest runs of its commit or
     pull request. Raises UsageError, Blocked."""
-    github = _Repository(client, url.repository, url.pull)
     if url.job:
-        job = github.job(url.job)
-        return job.title, [_checked(job)]
+        job = client.job(url.job)
+        return job.title, _only_failed([job], job.title)
     if url.run:
-        place = f"run {url.run} of {url.repository}"
-        jobs = github.jobs(github.run(url.run), url.attempt)
+        place = f"run {url.run}"
+        jobs = client.jobs(client.run(url.run), url.attempt)
     elif url.commit:
-        place = f"commit {url.commit[:12]} of {url.repository}"
-        jobs = github.jobs_of_commit(github.full_sha(url.commit))
+        place = f"commit {url.commit[:12]}"
+        jobs = client.jobs_of_commit(text_at(client.json(f"commits/{url.commit}", place), "sha"))
     else:
-        place = f"pull request {url.pull} of {url.repository}"
-        pull = github.json(f"pulls/{url.pull}", f"pull request {url.pull}")
-        jobs = github.jobs_of_commit(text_at(pull, "head", "sha"))
+        place = f"pull request {url.pull}"
+        jobs = client.jobs_of_commit(text_at(client.json(f"pulls/{url.pull}", place), "head", "sha"))
+    place = f"{place} of {url.repository}"
     return place, _only_failed(jobs, place)
-
-
-@dataclass(frozen=True)
-class _Repository:
-    """What the API knows of a repository's runs. `pull` is the pull request that a URL names. Its methods raise
-    UsageError and Blocked."""
-
-    client: GitHubClient
-    name: str
-    pull: int | None
-
-    def job(self, number: int) -> WorkflowJob:
-        json = self.json(f"actions/jobs/{number}", f"job {number}")
-        return self._job(json, self.run(number_at(json, "run_id")))
-
-    def run(self, number: int) -> Any:
-        try:
-            return self.json(f"actions/runs/{number}", f"run {number}")
-        except UsageError:  # its jobs are what counts; the request for them fails with a better message
-            return {"id": number}
-
-    def jobs(self, run: Any, attempt: int | None = None) -> list[WorkflowJob]:
-        """The jobs of an attempt of a run, else of its newest."""
-        number = number_at(run, "id")
-        path, subject = f"actions/runs/{number}", f"run {number}"
-        if attempt:
-            path, subject = f"{path}/attempts/{attempt}", f"{subject}, attempt {attempt}"
-        return [self._job(json, run) for json in self._pages(f"{path}/jobs", subject, "jobs")]
-
-    def jobs_of_commit(self, sha: str) -> list[WorkflowJob]:
-        """The jobs of each workflow's newest run that says something: a label that starts nothing makes a newer run
-        without a result. A run that passed has no failed job and is not asked for."""
-        pages = self._pages("actions/runs", "list of runs", "workflow_runs", head_sha=sha)
-        jobs: dict[str, list[WorkflowJob]] = {}
-        for run in islice(pages, _MAX_RUNS):
-            workflow, conclusion = text_at(run, "path"), text_at(run, "conclusion")
-            if conclusion in INCONCLUSIVE or any(job.has_failed for job in jobs.get(workflow, [])):
-                continue
-            if conclusion != "success":
-                jobs[workflow] = self.jobs(run)
-            else:
-                jobs.setdefault(workflow, [])
-        return [job for several in jobs.values() for job in several]
-
-    def full_sha(self, commit: str) -> str:
-        return text_at(self.json(f"commits/{commit}", f"commit {commit}"), "sha") or commit
-
-    def json(self, path: str, subject: str, **query: str | int) -> Any:
-        return self.client.json(f"/repos/{self.name}/{path}", f"{subject} of {self.name}", **query)
-
-    def _job(self, json: Any, run: Any) -> WorkflowJob:
-        pulls = [number_at(pull, "number") for pull in items(run, "pull_requests")]
-        return WorkflowJob(
-            self.name,
-            text_at(run, "path").partition("@")[0],
-            number_at(json, "id"),
-            pull_request=self.pull or next(iter(pulls), None),
-            **{name: text_at(json, name) for name in ("name", "status", "conclusion", "runner_name", "html_url")},
-        )
-
-    def _pages(self, path: str, subject: str, key: str, **query: str) -> Iterator[Any]:
-        for page in count(1):
-            found = items(self.json(path, subject, per_page=_PAGE_SIZE, page=page, **query), key)
-            yield from found
-            if len(found) < _PAGE_SIZE:
-                return
-
-
-def _checked(job: WorkflowJob) -> WorkflowJob:
-    """Raises UsageError for a job that has not failed."""
-    if job.status and job.status != "completed":
-        status = job.status.replace("_", " ")
-        raise UsageError(f"{job.title} has no log yet: it is {status}", hint="try again when it has ended")
-    if job.conclusion in ("success", "skipped", "neutral"):
-        outcome = "succeeded: nothing failed" if job.conclusion == "success" else f"was {job.conclusion}: it never ran"
-        raise UsageError(f"{job.title} {outcome}", hint="pass the URL of a job that failed")
-    return job
 
 
 def _only_failed(jobs: Sequence[WorkflowJob], place: str) -> list[WorkflowJob]:

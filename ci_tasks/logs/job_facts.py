@@ -1,4 +1,5 @@
-"""What the lines between the runner's messages tell of a job: code, image, machine and packages.
+"""What a job's log tells of the job; and what the lines between the runner's messages tell: code, image, machine and
+packages.
 
 Of a fact that is told twice the first value counts, but for packages: what a program prints comes after what the runner
 and git say.
@@ -8,8 +9,78 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import field
 
-from ci_tasks.logs.job_lines import printable_text
+from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.logs.lines import visible
+
+# How a step ended, where the log says so.
+FAILURE, CANCELLED, TIMED_OUT, LOST = "failure", "cancelled", "timed out", "runner lost"
+SUCCESS = "success"
+
+
+@dataclass(frozen=True)
+class RecoveredStep:
+    """A step as the runner announces it, secrets shown as `***`.
+
+    `name` is gh's, else GitHub's default ("Run " and the script's first line); `line` the 1-based line of the log where
+    it begins; `uses` the action, or "" for a script. `masked` are the variables with a secret in them; `minutes` is the
+    limit that it ran into. `outcome` is "" where the log does not say that the step ended badly; `error` is the last
+    error that the runner showed.
+    """
+
+    name: str
+    line: int
+    uses: str = ""
+    script: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    masked: tuple[str, ...] = ()
+    outcome: str = ""
+    exit_code: int | None = None
+    minutes: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class RecoveredJob:
+    """Everything that was recovered; all text is safe for a terminal. "" and None mean: not in the log.
+
+    `commit` has 40 digits, or fewer where the log shows no more; of a pull request it is the merge commit, and
+    `merge_head` and `merge_base` are its parents. `image` is as CI names it, `digest` is "sha256:…". `workspace` is
+    where CI checked out. `runner_image` is GitHub's image of the machine and its version, `python` CI's version of it.
+    `started` and `ended` are in seconds since the epoch. `conclusion` is success, failure, cancelled or "". `missing`
+    has one sentence for each fact that is not in the log.
+    """
+
+    repository: str = ""
+    job_name: str = ""
+    workflow: str = ""
+    runner_name: str = ""
+    runner_image: str = ""
+    commit: str = ""
+    ref: str = ""
+    pull_request: int | None = None
+    merge_head: str = ""
+    merge_base: str = ""
+    workspace: str = ""
+    image: str = ""
+    digest: str = ""
+    steps: tuple[RecoveredStep, ...] = ()
+    failed_step: str = ""
+    exit_code: int | None = None
+    conclusion: str = ""
+    started: float | None = None
+    ended: float | None = None
+    gpu_models: tuple[str, ...] = ()
+    driver: str = ""
+    python: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    @property
+    def scripts(self) -> tuple[RecoveredStep, ...]:
+        return tuple(step for step in self.steps if not step.uses)
+
 
 _SHA = rb"[0-9a-f]{40}(?:[0-9a-f]{24})?"
 _REPOSITORY = rb"[\w.-]{1,100}/[\w.-]{1,100}"
@@ -20,7 +91,6 @@ _SET_UP = {
     "runner_name": re.compile(rb"Runner name: '?(.{1,200}?)'?\s*\Z"),
     "job_name": re.compile(rb"Complete job name: (.{1,2000})\Z"),
     "defined_at": re.compile(rb"Job defined at: (\S{1,1000})\s*\Z"),
-    "hosted_on": re.compile(rb"Job is about to start running on the runner: (.{1,200}?)(?: \(.{0,200})?\Z"),
 }
 _CHECKOUT = {
     "repository": re.compile(rb"Syncing repository: (" + _REPOSITORY + rb")\s*\Z"),
@@ -45,15 +115,13 @@ _STATUS = re.compile(rb"Status: (?:Downloaded newer image|Image is up to date) f
 _GPU = re.compile(rb"\|\s{1,4}(\d{1,3})\s{1,4}(NVIDIA \S+(?: \S+){0,6})\s|GPU (\d{1,3}): (.{1,100}?) \(UUID: GPU-")
 _INSTALLED = b"Successfully installed "
 _FROZEN = re.compile(rb"(?: [+~] )?([A-Za-z0-9][\w.-]{0,100})==(\d\S{0,60})\s*")
-_HEADING = re.compile(rb"Package +Version\b.{0,100}")
-_LISTED = re.compile(rb"([A-Za-z0-9][\w.-]{0,100}) +(\d\S{0,60})(?: .{0,300})?")
 _MAX_DIGESTS, _MAX_PACKAGES = 100, 5000
 _LONGEST = 1 << 20  # bytes of a line that are looked at
 WORDS = (
-    *(rb"Runner name: ", rb"Complete job name: ", rb"Job defined at: ", rb"Job is about to start", rb"HEAD is now at "),
+    *(rb"Runner name: ", rb"Complete job name: ", rb"Job defined at: ", rb"HEAD is now at "),
     *(rb"\[command\]", rb"Syncing repository: ", rb"Working directory is '", rb"Digest: sha256:"),
     *(rb"Driver Version: \d", rb"NVIDIA ", rb"GPU \d{1,3}: ", rb"Python \d", rb"CPython ", rb"==\d"),
-    *(rb"Successfully installed ", rb"Package +Version"),
+    rb"Successfully installed ",
 )
 """A line without one of these tells something only where `needs_next_line` says so."""
 
@@ -76,7 +144,7 @@ class _Facts:
     def read(self, text: bytes) -> None:
         for name, pattern in [*self._patterns.items()]:
             if match := pattern.match(text):
-                self.values[name] = printable_text(match[1]).strip()
+                self.values[name] = visible(match[1]).strip()
                 del self._patterns[name]
 
 
@@ -130,15 +198,11 @@ class SetUpFacts(_Facts):
             self.needs_next_line = self._group in (_RUNNER_IMAGE, _JOB_CONTAINER)
         elif self._group == _JOB_CONTAINER:
             pull = _CONTAINER_PULL.fullmatch(text)
-            self.container = self.container or (printable_text(pull[1]) if pull else "")
+            self.container = self.container or (visible(pull[1]) if pull else "")
         elif self._group == _RUNNER_IMAGE and " " not in self.runner_image and (match := _IMAGE.fullmatch(text)):
-            self.runner_image = f"{self.runner_image} {printable_text(match[1])}".lstrip()
+            self.runner_image = f"{self.runner_image} {visible(match[1])}".lstrip()
         else:
             self.read(text)
-
-    @property
-    def runner_name(self) -> str:
-        return self.values["runner_name"] or self.values["hosted_on"]
 
     @property
     def defined_at(self) -> tuple[str, str, str]:
@@ -159,22 +223,19 @@ class MachineFacts(_Facts):
         text = text[:_LONGEST].rstrip()
         self.read(text)
         if match := _GPU.match(text):
-            self.models.setdefault(int(match[1] or match[3]), printable_text(match[2] or match[4]).strip())
+            self.models.setdefault(int(match[1] or match[3]), visible(match[2] or match[4]).strip())
         elif text.startswith(_INSTALLED):
             for word in text.removeprefix(_INSTALLED).split():
                 name, _, version = word.rpartition(b"-")
                 if name and version[:1].isdigit():
                     self._package(name, version)
-        elif package := _FROZEN.fullmatch(text) or (_LISTED.fullmatch(text) if self.needs_next_line else None):
+        elif package := _FROZEN.fullmatch(text):
             self._package(package[1], package[2])
-        else:  # within `pip list`, or at its beginning
-            is_rule = self.needs_next_line and text.startswith(b"---")
-            self.needs_next_line = is_rule or _HEADING.fullmatch(text) is not None
 
     def _package(self, name: bytes, version: bytes) -> None:
-        key = re.sub(r"[-_.]+", "-", printable_text(name)).lower()  # as PEP 503 has it: pip prints both spellings
+        key = re.sub(r"[-_.]+", "-", visible(name)).lower()  # as PEP 503 has it: pip prints both spellings
         if len(self.packages) < _MAX_PACKAGES:
-            self.packages[key] = printable_text(version)
+            self.packages[key] = visible(version)
 
 
 class PullFacts:
@@ -192,6 +253,6 @@ class PullFacts:
     def feed(self, text: bytes) -> None:
         status = _STATUS.fullmatch(text) if self._digest else None
         if status and len(self.digests) < _MAX_DIGESTS:
-            self.digests.setdefault(with_tag(printable_text(status[1])), self._digest)
+            self.digests.setdefault(with_tag(visible(status[1])), self._digest)
         match = _DIGEST.fullmatch(text)
         self._digest = match[1].decode() if match else ""

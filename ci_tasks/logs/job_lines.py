@@ -7,33 +7,29 @@ Three forms are known, and the first line that has a prefix settles which one a 
     text                                a pasted log, or a run log of our own
 
 A timestamp is 2026-01-02T03:04:05.1234567Z: with seven digits, so that other programs' stay part of the text. Some
-tools shorten it to milliseconds: it is one behind gh's columns, or on the first line of the log. A line that the runner
+tools shorten it to milliseconds: it is one behind gh's columns. A line that the runner
 breaks (a variable with a newline) goes on without a timestamp. A byte order mark stands at the beginning of every page.
 """
 
 from __future__ import annotations
 
-import calendar
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from datetime import datetime
 from itertools import chain
 from typing import NamedTuple
 
-from ci_tasks.errors import printable
-from ci_tasks.logs.lines import blocks
+from ci_tasks.logs.lines import blocks, visible
 
 CYAN = b"\x1b[36;1m"  # what the runner puts before each line of a script, and before nothing else
 RUNNER = b"Current runner version: '"
 LAST_MESSAGE = b"Cleaning up orphan processes"
-LOST = b"The runner has received a shutdown signal"
-_ANSI = re.compile(rb"\x1b\[[0-9;?]{0,40}[ -/]{0,8}[@-~]")
+SHUTDOWN = b"The runner has received a shutdown signal"
 _UNKNOWN_STEP = "UNKNOWN STEP"
 _MAX_ATTEMPTS = 1000
 _BOM = b"\xef\xbb\xbf"
 _TIME = rb"(?:\xef\xbb\xbf)?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(%s)Z(?: |(?=[\r\n]|\Z))"
 _RAW = re.compile(_TIME % rb"\d{7}")
-_RAW_MILLISECONDS = re.compile(_TIME % rb"\d{3}")
 _GH = re.compile(rb"(?:\xef\xbb\xbf)?([^\t\r\n]{1,300})\t([^\t\r\n]{0,500})\t" + _TIME % rb"\d{3}(?:\d{4})?")
 
 
@@ -64,8 +60,6 @@ class LineForm:
             match = _RAW.match(line) or (_GH.match(line) if line.find(b"\t") > 0 else None)
         else:
             match = self._pattern.match(line)
-        if match is None and number == 1:
-            match = _RAW_MILLISECONDS.match(line)
         if match is None:
             # Of a value with several lines gh repeats the columns and not the timestamp.
             if self.columns and line.startswith(self.columns):
@@ -74,7 +68,7 @@ class LineForm:
         self._pattern = match.re
         if self._pattern is _GH and line[: match.start(3)].removesuffix(_BOM) != self.columns:
             self.columns = line[: match.end(2) + 1]
-            self._job, step = printable_text(match[1]), printable_text(match[2])
+            self._job, step = visible(match[1]), visible(match[2])
             self._step = "" if step == _UNKNOWN_STEP else step
         return LogLine(number, line[match.end() :], _seconds(*match.groups()[-2:]), self._job, self._step)
 
@@ -108,26 +102,14 @@ class PartOfLine:
         if line.text.startswith(RUNNER) and line.job in self._ended and number < _MAX_ATTEMPTS:
             self._ended.discard(line.job)
             number = self._numbers[line.job] = number + 1
-        elif line.text.startswith((LAST_MESSAGE, b"##[error]" + LOST)):
+        elif line.text.startswith((LAST_MESSAGE, b"##[error]" + SHUTDOWN)):
             self._ended.add(line.job)
         return LogPart(line.job, number)
 
 
-def printable_text(raw: bytes, longest: int = 4000) -> str:
-    """A line as text: no colour, no control character but the tab, of bounded length."""
-    line = raw[:longest]
-    return printable((_ANSI.sub(b"", line) if b"\x1b" in line else line).decode("utf-8", "replace"))
-
-
 def _seconds(stamp: bytes, fraction: bytes) -> float | None:
-    whole = _whole_seconds(stamp)
-    return None if whole is None else whole + int(fraction) / 10 ** len(fraction)
-
-
-@lru_cache(maxsize=4)  # a log has many lines in one second
-def _whole_seconds(stamp: bytes) -> int | None:
-    year, month, day, hour, minute, second = (int(part) for part in re.split(rb"[-T:]", stamp))
     try:
-        return calendar.timegm((year, month, day, hour, minute, second))
+        whole = datetime.fromisoformat(f"{stamp.decode()}+00:00").timestamp()
     except ValueError:  # no month 13
         return None
+    return whole + float(f"0.{fraction.decode()}")

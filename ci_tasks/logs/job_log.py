@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.logs.causes import JobEnd, JobKnowledge
+from ci_tasks.logs.job_facts import FAILURE, SUCCESS, TIMED_OUT, RecoveredJob
 from ci_tasks.logs.job_lines import LogPart, PartOfLine, split_lines
 from ci_tasks.logs.job_parser import MAX_HEADER_BYTES, JobLogReader
 from ci_tasks.logs.lines import read
 from ci_tasks.logs.log_file import JobLog, OpenLog, first_jobs, open_log
-from ci_tasks.logs.own_modules import of_repository
-from ci_tasks.logs.recovered_job import FAILURE, SUCCESS, TIMED_OUT, RecoveredJob
 from ci_tasks.logs.triage.log_triage import analyse
 from ci_tasks.records import Triage
 
@@ -31,35 +31,21 @@ class AnalysedLog:
     triage: Triage
 
 
-class SeveralJobs(UsageError):
-    """One job is asked for, and several of a log may be meant."""
-
-    def __init__(self, where: str, names: Sequence[str]) -> None:
-        listed = "\n".join(f"  {name}" for name in names)
-        super().__init__(f"{where!r} holds the logs of {len(names)} jobs", hint=f"--job takes one of:\n{listed}")
-
-
-def from_file(path: str, job: str | None = None, *, attempt: int | None = None) -> AnalysedLog:
-    """The job in a file, or on standard input for `-`; `attempt` is which one of the log's, else the last. Raises
-    UsageError for what is no log, holds several jobs of which `job` names none, or does not have the attempt."""
-    return all_from_file(path, job, attempt=attempt, only_one=True)[0]
-
-
-def all_from_file(
+def from_file(
     path: str,
     job: str | None = None,
     *,
     exit_code: int | None = None,
     passed: Sequence[str] = (),
-    attempt: int | None = None,
     only_one: bool = False,
 ) -> list[AnalysedLog]:
-    """The same of every job that may be meant, in their order. `exit_code` is the job's, where the caller knows it;
-    `passed` are files with logs of runs of it that passed."""
+    """The jobs in a file, or on standard input for `-`, that may be meant, in their order; `only_one`: it has to be
+    one. `exit_code` is the job's, where the caller knows it; `passed` are files with logs of runs of it that passed.
+    Raises UsageError for what is no log or does not have the job."""
     with ExitStack() as stack:
         green = [_one(_selected(stack.enter_context(open_log(name)), job), name) for name in passed]
         log = stack.enter_context(open_log(path))
-        selected = _selected(log, job, attempt)
+        selected = _selected(log, job)
         if only_one:
             selected = [_one(selected, log.name)]
         elif selected[0].has_failed:  # where no step failed, any of them may be the one
@@ -67,15 +53,10 @@ def all_from_file(
         return [_analysed(log.name, one, exit_code, green) for one in selected]
 
 
-def from_url(url: str) -> AnalysedLog:
-    """The failed job at a URL of GitHub. Raises UsageError, Blocked."""
-    return all_from_url(url, only_one=True)[0]
-
-
-def all_from_url(
+def from_url(
     url: str, *, exit_code: int | None = None, passed: Sequence[str] = (), only_one: bool = False
 ) -> list[AnalysedLog]:
-    """The same of every failed job at the URL."""
+    """The failed jobs at a URL of GitHub. Raises UsageError, Blocked."""
     from ci_tasks.logs.github import open_failed_jobs
 
     with ExitStack() as stack:
@@ -118,9 +99,9 @@ class _SelectedJob:
             yield line.text + b"\n" if part_of.of(line) == self.part else b"\n"
 
 
-def _selected(log: OpenLog, name: str | None, attempt: int | None = None) -> list[_SelectedJob]:
+def _selected(log: OpenLog, name: str | None) -> list[_SelectedJob]:
     """The jobs of a log that may be meant: the one that is named, else those that failed, else all; of several attempts
-    of a job the one that is asked for, else the last. Raises UsageError."""
+    of a job the last. Raises UsageError."""
     by_name: dict[str, list[_SelectedJob]] = {}
     several, room = len(log.jobs) > 1, [MAX_HEADER_BYTES]
     for text in [log.job(name)] if several and name is not None else log.jobs:
@@ -132,7 +113,7 @@ def _selected(log: OpenLog, name: str | None, attempt: int | None = None) -> lis
         raise UnknownName("job", name, [*filter(None, by_name)], where=log.name)
     elif name is not None:
         by_name = {name: by_name[name]}
-    found = [_attempt(attempts, attempt, log.name) for attempts in by_name.values()]
+    found = [attempts[-1] for attempts in by_name.values()]
     return [one for one in found if one.has_failed] or found
 
 
@@ -152,21 +133,11 @@ def _parts(log: JobLog, known_as: str | None, room: list[int]) -> list[_Selected
     ]
 
 
-def _attempt(attempts: Sequence[_SelectedJob], number: int | None, where: str) -> _SelectedJob:
-    count = len(attempts)
-    if number is not None and number > count:
-        has = "1 attempt" if count == 1 else f"{count} attempts"
-        raise UsageError(f"{where!r} has {has} of the job, not {number}", hint="without --attempt the last one counts")
-    if count > 1:
-        which = "the last one counts" if number is None else f"attempt {number} counts"
-        print(f"{where}: it has {count} attempts of the job: {which}; --attempt N chooses", file=sys.stderr)
-    return attempts[(number or count) - 1]
-
-
 def _one(selected: Sequence[_SelectedJob], where: str) -> _SelectedJob:
-    """The only job that may be meant. Raises SeveralJobs."""
+    """The only job that may be meant. Raises UsageError."""
     if len(selected) > 1:
-        raise SeveralJobs(where, [one.name for one in selected])
+        listed = "\n".join(f"  {one.name}" for one in selected)
+        raise UsageError(f"{where!r} holds the logs of {len(selected)} jobs", hint=f"--job takes one of:\n{listed}")
     return selected[0]
 
 
@@ -175,8 +146,17 @@ def _analysed(
 ) -> AnalysedLog:
     job = selected.job if selected.job.job_name else replace(selected.job, job_name=selected.name)
     ended = _job_end(job) if exit_code is None else replace(_job_end(job), exit_code=exit_code)
-    known = JobKnowledge(passed=[green.pieces() for green in passed], is_own_module=of_repository(job.repository))
+    known = JobKnowledge(passed=[green.pieces() for green in passed], is_own_module=own_modules(job.repository))
     return AnalysedLog(name, job, analyse(selected.pieces(), ended, known))
+
+
+def own_modules(repository: str) -> Callable[[str], bool]:
+    """Which modules are those of the repository under test (`owner/name`): its own package has that name, but for
+    suites that say otherwise."""
+    name = repository.rpartition("/")[2]
+    named = (suite.packages[0] for suite in registry.suites() if suite.packages and suite.directory == name)
+    package = next(named, name.lower().replace("-", "_"))
+    return lambda module: bool(package) and module.startswith(f"{package}.")
 
 
 def _job_end(job: RecoveredJob) -> JobEnd:

@@ -24,20 +24,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ci_tasks.errors import printable
-from ci_tasks.logs.job_facts import WORDS, CheckoutFacts, MachineFacts, PullFacts, SetUpFacts, with_tag
-from ci_tasks.logs.job_lines import CYAN, LAST_MESSAGE, LOST, RUNNER, LineForm, LogLine, LogPart, PartOfLine
-from ci_tasks.logs.job_lines import printable_text as shown
-from ci_tasks.logs.lines import LineReader
-from ci_tasks.logs.recovered_job import (
-    CANCELLED,
-    FAILURE,
-    SUCCESS,
-    TIMED_OUT,
-    RecoveredJob,
-    RecoveredStep,
-    missing_facts,
-)
-from ci_tasks.logs.recovered_job import LOST as RUNNER_LOST
+from ci_tasks.logs import job_facts as facts
+from ci_tasks.logs.job_lines import CYAN, LAST_MESSAGE, RUNNER, SHUTDOWN, LineForm, LogLine, LogPart, PartOfLine
+from ci_tasks.logs.lines import LineReader, visible
 from ci_tasks.workflow import shell
 
 AFTER_STEPS = (
@@ -48,6 +37,7 @@ AFTER_STEPS = (
     b"Print service container logs: ",
     b"A job completed hook has been configured",
 )
+FAILED_STEPS_ONLY = "set-up, checkout and image: `--log-failed` prints failed steps alone; `gh run view --log` has all"
 _ERROR = b"##[error]"
 _EXIT = re.compile(rb"Process completed with exit code (-?\d{1,10})\.\s*")
 _TIMEOUT = re.compile(rb"The action '(.{0,300})' has timed out after (\d{1,6}) minutes\.\s*")
@@ -60,6 +50,7 @@ _ACTION = re.compile(r"(?:[\w.-]+/[\w./-]+@|\./|\.github/|docker://)\S*")
 _SECTIONS = (b"with:", b"env:")
 _SETTING = re.compile(r"  ([^\s:][^:]{0,200}):(?: (.*))?", re.DOTALL)
 _MASK = "***"
+_WHOLE_SHA = 40
 _PULL = re.compile(r"refs/pull/(\d{1,9})/\w+")
 
 
@@ -73,7 +64,7 @@ class JobLogReader(LineReader):
         [
             *(re.escape(beginning) for beginning in (*AFTER_STEPS, RUNNER)),
             *(rb"##\[error\]", rb"##\[(?:end)?group\]"),
-            *WORDS,
+            *facts.WORDS,
         ]
     )
 
@@ -83,7 +74,7 @@ class JobLogReader(LineReader):
         self._last: _JobParser | None = None
         self._room = [MAX_HEADER_BYTES] if room is None else room
         self.failed: set[LogPart] = set()
-        self.jobs: dict[LogPart, RecoveredJob] = {}
+        self.jobs: dict[LogPart, facts.RecoveredJob] = {}
 
     @property
     def has_one_part(self) -> bool:
@@ -122,18 +113,18 @@ class JobLogReader(LineReader):
 
 
 class _JobParser:
-    """What was parsed so far. `job` is gh's column, and `_column` its step, "" where there is none. `is_whole` says
-    that the log goes on to the runner's last message. `_setup_error` is its first error outside of every step, in gh's
-    step `_setup_column`. `room` are the bytes that are left for the groups of all jobs of the log."""
+    """What was parsed so far. `job` is gh's column, and `_column` its step, "" where there is none. `_is_whole` says
+    that the log goes on to the runner's last message. `_setup_error` is its first error outside of every step. `room`
+    are the bytes that are left for the groups of all jobs of the log."""
 
     def __init__(self, job: str, room: list[int]) -> None:
         self._job, self._room = job, room
-        self._setup, self._machine, self._pulls = SetUpFacts(), MachineFacts(), PullFacts()
+        self._setup, self._machine, self._pulls = facts.SetUpFacts(), facts.MachineFacts(), facts.PullFacts()
         self._steps: list[_Step] = []
         self._started: float | None = None
         self._ended: float | None = None
         self._is_whole = self._has_set_up = self._is_cleaning_up = self.has_failed = False
-        self._setup_error = self._setup_column = self._column = ""
+        self._setup_error = self._column = ""
         self._title: LogLine | None = None
         self._body: list[tuple[bytes, bool]] | None = None
 
@@ -163,7 +154,7 @@ class _JobParser:
         if not self._steps:
             return self._setup.needs_next_line
         in_step = not self._is_cleaning_up and self._in_last_step()
-        return in_step and (self._steps[-1].needs_next_line or self._machine.needs_next_line)
+        return in_step and self._steps[-1].needs_next_line
 
     def _in_last_step(self) -> bool:
         return bool(self._steps) and self._steps[-1].column == self._column
@@ -201,7 +192,7 @@ class _JobParser:
             self._is_whole = self._is_whole or text.startswith(LAST_MESSAGE)
             self._is_cleaning_up = bool(self._steps)
         elif is_own and text.startswith(_ERROR):
-            self._error(text.removeprefix(_ERROR), line.step)
+            self._error(text.removeprefix(_ERROR))
         elif not self._steps:
             self._has_set_up = self._has_set_up or text.startswith((RUNNER, b"Complete job name: "))
             self._setup.feed(text)
@@ -211,34 +202,36 @@ class _JobParser:
             self._pulls.feed(text)
             self._machine.feed(text)
 
-    def _error(self, text: bytes, column: str) -> None:
+    def _error(self, text: bytes) -> None:
         ending = _ending_of(text)
-        self.has_failed |= ending is not None and ending.exit_code != 0 and ending.outcome != RUNNER_LOST
+        self.has_failed |= ending is not None and ending.exit_code != 0 and ending.outcome != facts.LOST
         if not self._steps:
-            self._setup_error = self._setup_error or shown(text, 300)
-            self._setup_column = self._setup_column or column
+            self._setup_error = self._setup_error or visible(text, 300)
         elif self._in_last_step():
             self._steps[-1].fail(text, ending)
 
-    def recovered(self) -> RecoveredJob:
+    def recovered(self) -> facts.RecoveredJob:
         self._end_group()
         last = self._steps[-1] if self._steps else None
         # An action has no exit code: the last step failed if it is one and showed an error, and nothing else failed.
         if last and last.announced.uses and last.error and not any(step.failed for step in self._steps):
-            last.ending, last.has_later_output = (last.ending or _Ending(FAILURE))._replace(outcome=FAILURE), False
+            last.ending, last.has_later_output = (
+                (last.ending or _Ending(facts.FAILURE))._replace(outcome=facts.FAILURE),
+                False,
+            )
         setup, machine, checkout = self._setup, self._machine, self._checkout()
         steps = tuple(step.record() for step in self._steps)
         failed = next((step for step in steps if step.outcome), None)
-        in_setup = self._setup_column or ("Initialize containers" if setup.has_containers else "Set up job")
+        in_setup = "Initialize containers" if setup.has_containers else "Set up job"
         repository, workflow, defined_ref = setup.defined_at
         ref = checkout.ref or defined_ref
         pull = _PULL.fullmatch(ref)
         image, digest = self._image()
-        job = RecoveredJob(
+        job = facts.RecoveredJob(
             repository=checkout.values["repository"] or repository,
             job_name=setup.values["job_name"] or self._job,
             workflow=workflow,
-            runner_name=setup.runner_name,
+            runner_name=setup.values["runner_name"],
             runner_image=setup.runner_image,
             commit=checkout.commit,
             ref=ref,
@@ -259,24 +252,24 @@ class _JobParser:
             python=machine.values["python"],
             packages=machine.packages,
         )
-        missing = missing_facts(job, is_whole=self._is_whole, has_set_up=self._has_set_up, has_columns=bool(self._job))
+        missing = _missing_facts(job, is_whole=self._is_whole, has_set_up=self._has_set_up, has_columns=bool(self._job))
         return replace(job, missing=missing)
 
-    def _checkout(self) -> CheckoutFacts:
+    def _checkout(self) -> facts.CheckoutFacts:
         """The checkout of the code under test: the first that goes to the workspace itself, else the first. One that
         was announced after a script ran counts only if there was none before: it may be that script's own output."""
         checkouts = [(step.checkout, step.early) for step in self._steps if step.checkout is not None]
         found = [checkout for checkout, early in checkouts if early] or [checkout for checkout, _ in checkouts[:1]]
-        return next((one for one in found if not one.has_own_path), found[0] if found else CheckoutFacts({}))
+        return next((one for one in found if not one.has_own_path), found[0] if found else facts.CheckoutFacts({}))
 
-    def _conclusion(self, failed: RecoveredStep | None) -> str:
+    def _conclusion(self, failed: facts.RecoveredStep | None) -> str:
         if failed is not None:
-            return CANCELLED if failed.outcome == CANCELLED else FAILURE
+            return facts.CANCELLED if failed.outcome == facts.CANCELLED else facts.FAILURE
         if self._setup_error:
-            return FAILURE
+            return facts.FAILURE
         # An action that failed shows an error and no more, and so does one that only complains.
         without_error = self._steps and not any(step.error for step in self._steps)
-        return SUCCESS if self._is_whole and self._setup.values["job_name"] and without_error else ""
+        return facts.SUCCESS if self._is_whole and self._setup.values["job_name"] and without_error else ""
 
     def _image(self) -> tuple[str, str]:
         """The job's container, else that of the first `docker run` in a script; and the digest of its pull."""
@@ -284,7 +277,7 @@ class _JobParser:
         runs = (shell.docker_run(step.script, step.env) for step in scripts)
         image = self._setup.container or next((run.image for run in runs if run and run.image), "")
         pinned = image.partition("@")[2]
-        return image, pinned if pinned.startswith("sha256:") else self._pulls.digests.get(with_tag(image), "")
+        return image, pinned if pinned.startswith("sha256:") else self._pulls.digests.get(facts.with_tag(image), "")
 
 
 class _Ending(NamedTuple):
@@ -298,10 +291,10 @@ class _Ending(NamedTuple):
 
 def _ending_of(error: bytes) -> _Ending | None:
     if match := _EXIT.fullmatch(error):
-        return _Ending(FAILURE, exit_code=int(match[1]))
+        return _Ending(facts.FAILURE, exit_code=int(match[1]))
     if match := _TIMEOUT.fullmatch(error):
-        return _Ending(TIMED_OUT, minutes=int(match[2]), step=shown(match[1]))
-    starts = {LOST: RUNNER_LOST, b"The operation was canceled.": CANCELLED}
+        return _Ending(facts.TIMED_OUT, minutes=int(match[2]), step=visible(match[1]))
+    starts = {SHUTDOWN: facts.LOST, b"The operation was canceled.": facts.CANCELLED}
     return next((_Ending(outcome) for start, outcome in starts.items() if error.startswith(start)), None)
 
 
@@ -309,12 +302,12 @@ class _Step:
     """A step while its lines come in. `announced` is it as its group shows it. `column` is gh's name of it, "" where
     there is none; `early` says that no script ran before it, so nothing but the runner can have announced it."""
 
-    def __init__(self, announced: RecoveredStep, inputs: Mapping[str, str], column: str, early: bool) -> None:
+    def __init__(self, announced: facts.RecoveredStep, inputs: Mapping[str, str], column: str, early: bool) -> None:
         self.announced, self.column, self.early = announced, column, early
         self.ending: _Ending | None = None
         self.error = ""
         self.has_later_output = False  # after the message that says how the step ended
-        self.checkout = CheckoutFacts(inputs) if announced.uses.startswith("actions/checkout@") else None
+        self.checkout = facts.CheckoutFacts(inputs) if announced.uses.startswith("actions/checkout@") else None
 
     @property
     def needs_next_line(self) -> bool:
@@ -330,10 +323,10 @@ class _Step:
     def fail(self, text: bytes, ending: _Ending | None) -> None:
         """An error of the step: how it ended, or one on the way. The last message about its end is the runner's own,
         but a runner that goes away cancels as well."""
-        if ending and self.ending and (ending.outcome, self.ending.outcome) == (CANCELLED, RUNNER_LOST):
+        if ending and self.ending and (ending.outcome, self.ending.outcome) == (facts.CANCELLED, facts.LOST):
             return
         if ending or not self.ending:
-            self.error = shown(text, 300)
+            self.error = visible(text, 300)
         if ending:
             self.ending, self.has_later_output = ending, False
 
@@ -341,7 +334,7 @@ class _Step:
     def failed(self) -> bool:
         return self.ending is not None and not self.has_later_output and self.ending.exit_code != 0
 
-    def record(self) -> RecoveredStep:
+    def record(self) -> facts.RecoveredStep:
         named = self.column or (self.ending.step if self.ending else "") or self.announced.name
         step = replace(self.announced, name=named, error=self.error)
         if self.ending is None or not self.failed:
@@ -356,21 +349,21 @@ def _begins(title: bytes, below: bytes, *, stamped: bool) -> bool:
     first = title.removeprefix(_TITLE).strip()
     if not stamped or below.startswith(CYAN) or below.strip() == first:
         return True
-    return (below in _SECTIONS or below == _END) and _ACTION.fullmatch(shown(first)) is not None
+    return (below in _SECTIONS or below == _END) and _ACTION.fullmatch(visible(first)) is not None
 
 
-def _parse_header(title: LogLine, body: Sequence[tuple[bytes, bool]]) -> tuple[RecoveredStep, dict[str, str]]:
+def _parse_header(title: LogLine, body: Sequence[tuple[bytes, bool]]) -> tuple[facts.RecoveredStep, dict[str, str]]:
     """A step under GitHub's default name, and its inputs, from its group's lines, each with whether it is a line of its
     own (not what a newline in a value made of one)."""
-    name = shown(title.text.removeprefix(b"##[group]"))
+    name = visible(title.text.removeprefix(b"##[group]"))
     count = _script_lines(body)
     sections = _sections(body[count:])
     env = sections.get("env:", {})
     masked = tuple(variable for variable, value in env.items() if _MASK in value)
     if count == 0 and _ACTION.fullmatch(uses := name.removeprefix("Run ")):
-        return RecoveredStep(name, title.number, uses, env=env, masked=masked), sections.get("with:", {})
+        return facts.RecoveredStep(name, title.number, uses, env=env, masked=masked), sections.get("with:", {})
     script = "\n".join(_script_line(line) for line, _ in body[:count])
-    return RecoveredStep(name, title.number, script=script, env=env, masked=masked), {}
+    return facts.RecoveredStep(name, title.number, script=script, env=env, masked=masked), {}
 
 
 def _script_line(raw: bytes) -> str:
@@ -401,10 +394,47 @@ def _sections(body: Sequence[tuple[bytes, bool]]) -> dict[str, dict[str, str]]:
         if own and raw in _SECTIONS:
             entries, last = sections.setdefault(raw.decode(), {}), ""
             continue
-        line = shown(raw, 1 << 20)
+        line = visible(raw, 1 << 20)
         if own and (entry := _SETTING.fullmatch(line)):
             last = entry[1]
             entries[last] = entry[2] or ""
         elif last:
             entries[last] += "\n" + line
     return sections
+
+
+def _missing_facts(job: facts.RecoveredJob, *, is_whole: bool, has_set_up: bool, has_columns: bool) -> tuple[str, ...]:
+    """One sentence for each thing that was not in the log. `is_whole`: the log goes on to the runner's last message,
+    `has_set_up`: it begins with the runner's first; `has_columns`: it is of `gh run view`."""
+    if has_columns and not has_set_up:
+        return (FAILED_STEPS_ONLY,)
+    masked = ", ".join(dict.fromkeys(name for step in job.steps for name in step.masked))
+    scripts = " ".join(step.script for step in job.steps)
+    wants_gpu = "--gpus" in scripts or "gpu_lock_exec" in scripts
+    ended_badly = [step.name for step in job.steps if step.outcome]
+    missing = {
+        "the repository: no checkout is in the log": not job.repository,
+        "the commit: no checkout step names it": not job.commit,
+        f"the whole commit: the log has only {job.commit}": 0 < len(job.commit) < _WHOLE_SHA,
+        "the ref: whether this was a pull request is not known": bool(job.commit and not job.ref),
+        "the merge's parents: GitHub drops a merge commit once its pull request moves on": bool(
+            job.pull_request and not job.merge_head
+        ),
+        "the job's name: only the scripts tell which row it was": not job.job_name,
+        "the steps: the log has no `Run` group, so no script and no environment is known": not job.steps,
+        f"the values of {masked}: GitHub shows secrets as ***, so yours are used": bool(masked),
+        "the image: no `docker run` could be read from the script": "docker" in scripts and not job.image,
+        f"the image: the script calls it {job.image}, which only the shell knew": "$" in job.image,
+        f"the image's digest: no pull of {job.image} is in the log, so its tag may have moved since": bool(
+            job.image and not job.digest
+        ),
+        "the GPU model and driver: the job did not print nvidia-smi's table": wants_gpu and not job.gpu_models,
+        "the packages: the job printed none": not job.packages,
+        f"which step failed the job: {', '.join(ended_badly)} all ended badly; the first is meant": len(ended_badly)
+        > 1,
+        "the log's end: the runner's last message is not in it, so it is only a part": not is_whole,
+        "the exit code: no step ended with `Process completed with exit code`": (
+            job.exit_code is None and job.conclusion not in (facts.SUCCESS, facts.CANCELLED)
+        ),
+    }
+    return tuple(sentence for sentence, is_missing in missing.items() if is_missing)

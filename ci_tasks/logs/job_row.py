@@ -15,20 +15,17 @@ import re2
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import WorkflowError, printable
-from ci_tasks.logs.recovered_job import RecoveredJob, RecoveredStep
+from ci_tasks.logs.job_facts import RecoveredJob, RecoveredStep
 from ci_tasks.workflow import rows as expanded
 from ci_tasks.workflow import secrets
 from ci_tasks.workflow.context import EventContext, Resolver
 from ci_tasks.workflow.model import Job, Row, Workflow
 from ci_tasks.workflow.values import leaves, to_string
 
-_MAX_NAME_UNITS = 100  # UTF-16 units in a job's name; GitHub cuts what is longer and puts three dots there
 _MASK = "***"
 _MAX_NEAREST = 10
 _SHORTEST_STEM = 40  # of a cut name; less says too little
 _WHOLE_SCRIPT = "the script"
-_EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
-_NUMBER = re.compile(r"github\.event\.pull_request\.number(?:\s*\|\|\s*'([^']*)')?")
 
 
 @dataclass(frozen=True)
@@ -55,14 +52,6 @@ def context_of_log(recovered: RecoveredJob, context: EventContext) -> EventConte
 def row_candidates(workflow: Workflow, job: Job, rows: Iterable[Row], context: EventContext) -> list[RowCandidate]:
     """The rows of one job as candidates. What cannot be evaluated here is left out; raises nothing."""
     return [_candidate(workflow, job, row, context) for row in rows]
-
-
-def shortened_name(name: str) -> str:
-    """A job's name as GitHub shows it where it is long."""
-    units = name.encode("utf-16-le", "surrogatepass")
-    if len(units) <= 2 * _MAX_NAME_UNITS:
-        return name
-    return units[: 2 * (_MAX_NAME_UNITS - 3)].decode("utf-16-le", "ignore") + "..."
 
 
 def _candidate(workflow: Workflow, job: Job, row: Row, context: EventContext) -> RowCandidate:
@@ -194,48 +183,13 @@ def _lines(script: str) -> list[str]:
 
 def _same_name(shown: str, own: str) -> bool:
     """Whether CI shows the job's `own` name as `shown`: cut if it is long, behind its caller's in a called workflow."""
-    if not shown:
-        return False
     for name in (shown, shown.rpartition(" / ")[2]):
-        stem = name.removesuffix("...").removesuffix("…")
-        if name in (own, shortened_name(own)) or (
-            stem != name and len(stem) >= _SHORTEST_STEM and own.startswith(stem)
-        ):
-            return True
+        stem = re.sub(r"(\.\.\.|…)$", "", name)
+        if name == own or (stem != name and len(stem) >= _SHORTEST_STEM and own.startswith(stem)):
+            return bool(shown)
     return False
 
 
 def _of_same_job(name: str, candidates: Sequence[RowCandidate]) -> list[RowCandidate]:
     job = name.rpartition(" / ")[2].split(" (")[0]
     return [row for row in candidates if job in (row.row.job, *(own.split(" (")[0] for own in row.names))]
-
-
-def commit_from_variables(recovered: RecoveredJob, workflow: Workflow, job: Job) -> RecoveredJob:
-    """`recovered` with the commit and the number of the pull request, where only the job's variables tell them."""
-    if recovered.commit or not recovered.scripts:
-        return recovered
-    env = recovered.scripts[0].env
-    for name, raw in {**workflow.env, **job.env}.items():
-        match = re.fullmatch(_pattern(raw), env.get(name, "")) if isinstance(raw, str) else None
-        if match and match.groupdict().get("sha"):
-            number = match.groupdict().get("number")
-            missing = tuple(text for text in recovered.missing if not text.startswith("the commit:"))
-            pull = int(number) if number else recovered.pull_request
-            return replace(recovered, commit=match["sha"], pull_request=pull, missing=missing)
-    return recovered
-
-
-def _pattern(raw: str) -> str:
-    """A regex of what a variable's values look like that is made of the commit, the number and plain text alone; of
-    another variable one that fits nothing."""
-    pattern = ""
-    for at, piece in enumerate(_EXPRESSION.split(raw)):
-        if at % 2 == 0:
-            pattern += re.escape(piece)
-        elif piece == "github.sha" and "(?P<sha>" not in pattern:
-            pattern += "(?P<sha>[0-9a-f]{40})"
-        elif (number := _NUMBER.fullmatch(piece)) and "(?P<number>" not in pattern:
-            pattern += rf"(?:(?P<number>\d{{1,9}})|{re.escape(number[1] or '')})"
-        else:
-            return "(?!)"
-    return pattern

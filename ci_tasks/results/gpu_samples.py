@@ -41,8 +41,7 @@ def gpu_use(
     strangers = list(islice((sentence for gpu in gpus for sentence in gpu.strangers()), _MOST_SENTENCES))
     oddities = [
         *strangers,
-        *(sentence for gpu in gpus for sentence in gpu.slowdowns()),
-        *(sentence for gpu in gpus for sentence in gpu.ecc_errors()),
+        *(sentence for gpu in gpus for sentence in gpu.faults()),
         *_xids(samples, {gpu.samples[0].uuid for gpu in gpus}),
     ]
     return GpuUse(
@@ -140,12 +139,10 @@ class _Gpu:
                 held = f"held {_gib(holder.most)} on GPU {self.number} from {_clock(holder.first)} {until}"
                 yield f"a process that is not this run's ({who}) {held}"
 
-    def slowdowns(self) -> Iterator[str]:
+    def faults(self) -> Iterator[str]:
         for reason, seconds in merged(self.samples).slowed.items():
             if seconds >= (_POWER_CAP_SECONDS if reason == "power cap" else 0.5):
                 yield f"GPU {self.number} was throttled ({reason}) for {seconds:.0f} s"
-
-    def ecc_errors(self) -> Iterator[str]:
         if errors := _increase(sample.uncorrected for sample in self.samples):
             yield f"{counted(errors, 'uncorrected ECC error')} on GPU {self.number}"
 
@@ -177,7 +174,8 @@ def _not_seen(samples: Sequence[GpuSample], gpus: Sequence[_Gpu], ended_at: floa
 
 def _fullest(gpus: Sequence[_Gpu], ended_at: float | None) -> str:
     """`GPU 1 was fullest at 10:32:08 UTC: this run 61 GiB, others 70 GiB, of 140 GiB`."""
-    late = [(gpu, sample) for gpu in gpus for sample in gpu.samples if _is_late(sample, gpu, ended_at)]
+    ends = {gpu.number: gpu.samples[-1].t if ended_at is None else ended_at for gpu in gpus}
+    late = [(gpu, one) for gpu in gpus for one in gpu.samples if 0 <= ends[gpu.number] - one.t <= _FULLEST_SECONDS]
     if not late:
         return ""
     gpu, sample = max(late, key=lambda pair: (pair[1].used or 0) / (pair[1].total or 1 << 40))
@@ -192,11 +190,6 @@ def _fullest(gpus: Sequence[_Gpu], ended_at: float | None) -> str:
     rest = (sample.used or 0) - sum(memory.values())
     parts += [f"{_gib(rest)} of no process that was listed"] if rest >= _NOTABLE_MIB else []
     return f"{head}: {', '.join(parts)},{total}"
-
-
-def _is_late(sample: GpuSample, gpu: _Gpu, ended_at: float | None) -> bool:
-    end = gpu.samples[-1].t if ended_at is None else ended_at
-    return end - _FULLEST_SECONDS <= sample.t <= end
 
 
 def _increase(values: Iterable[int | None]) -> int | None:

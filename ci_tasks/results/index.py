@@ -164,17 +164,8 @@ def _abridged(record: RunRecord, id: str) -> RunRecord:
 
 
 def stored(value: Any) -> Any:
-    """As a column takes it. A name that is no UTF-8 has lone surrogates, which the database would refuse."""
-    if isinstance(value, str) and not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return value.encode("utf-8", "surrogatepass")
-    return value
-
-
-def _restored(value: Any) -> Any:
-    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
+    """As a column takes it: a name that is no UTF-8 has lone surrogates, which the database would refuse."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def passed_runs(label: str, row: str, count: int) -> list[RunDir]:
@@ -286,5 +277,4 @@ def warn_once(message: str) -> None:
 
 
 def lines(connection: Connection, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    lines = connection.execute(query, tuple(map(stored, values))).fetchall()
-    return [tuple(map(_restored, line)) for line in lines]
+    return connection.execute(query, tuple(map(stored, values))).fetchall()

@@ -6,9 +6,11 @@ import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks import known_secrets, registry
+from ci_tasks.agent import run_directory
 from ci_tasks.agent.artifacts import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.files import content_of, pieces_of
@@ -24,34 +26,20 @@ from ci_tasks.agent.records import (
     GpuSample,
     RunDescription,
 )
-from ci_tasks.agent.run_directory import (
-    RunDir,
-    given_secrets,
-    read_description,
-    read_plan,
-    read_record,
-    read_remote,
-    read_status,
-)
+from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_record, read_remote
 from ci_tasks.errors import Blocked, some
-from ci_tasks.logs import own_modules
 from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
 from ci_tasks.logs.reading import LogFacts, read_run_log
 from ci_tasks.records import PASSED, Hang, RunRecord, Triage
+from ci_tasks.results import probe_evidence
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, gpu_use, since
-from ci_tasks.results.probe_evidence import (
-    imported_elsewhere,
-    probe_summary,
-    read_run_evidence,
-    with_imports,
-    with_overlay_uses,
-)
 from ci_tasks.results.runs import events_of, new_record, queue_seconds, save_record
-from ci_tasks.results.verdict import collect_evidence, judge, needs_triage, read_junit
+from ci_tasks.results.verdict import collect_evidence, ended_as, judge, needs_triage, read_junit
 
 if TYPE_CHECKING:
     from ci_tasks.logs.triage.candidate_reader import CandidateReader
 
+_ROOTS = ("", "src", "python")  # of a checkout, where projects have their packages
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
 _MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
 _LARGEST_SAMPLES = 1 << 23
@@ -62,7 +50,7 @@ HangAnalysis = Callable[[HangFacts], Hang]
 def judge_run(run: RunDir) -> RunRecord:
     """Judge an ended run, write its record.json and return it."""
     _mask_leftovers(run)
-    plan, status, events = read_description(run), read_status(run), events_of(run)
+    plan, status, events = read_description(run), run_directory.read_status(run), events_of(run)
     error, log_error = status.error or "", status.log_error or ""
     ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, status.oom_kills)
     facts, triage = _read_log(run, ended, plan)
@@ -89,8 +77,8 @@ def _mask_leftovers(run: RunDir) -> None:
     plan = read_plan(run)
     known_secrets.add_variables(plan.secrets)
     collect_left_evidence(run)
-    if not read_status(run).masked and read_remote(run) is None:
-        old = mask_run(run, known_secrets.values(), has_secrets=bool(given_secrets(plan)))
+    if not run_directory.read_status(run).masked and read_remote(run) is None:
+        old = mask_run(run, known_secrets.values(), has_secrets=bool(run_directory.given_secrets(plan)))
         if old:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -114,13 +102,13 @@ def _with_evidence(
     record: RunRecord, run: RunDir, plan: RunDescription, calls: Sequence[DockerInvocation]
 ) -> RunRecord:
     """What the probe saw: the test's interpreter, a summary, packages from elsewhere, and whose overlays ran."""
-    evidence, given = read_run_evidence(run), read_plan(run)
-    environment = with_imports(record.environment, evidence, plan.test)
-    record = replace(record, environment=environment, probe=probe_summary(evidence, plan, calls))
+    evidence, given = probe_evidence.read_run_evidence(run), read_plan(run)
+    environment = probe_evidence.with_imports(record.environment, evidence, plan.test)
+    record = replace(record, environment=environment, probe=probe_evidence.probe_summary(evidence, plan, calls))
     if given.probe is not None and evidence is not None:
-        elsewhere = imported_elsewhere(evidence, given.probe.own, given.workspace, calls)
+        elsewhere = probe_evidence.imported_elsewhere(evidence, given.probe.own, given.workspace, calls)
         record = replace(record, deviations=(*record.deviations, *elsewhere))
-    return with_overlay_uses(record, evidence, given.probe.overlays if given.probe else ())
+    return probe_evidence.with_overlay_uses(record, evidence, given.probe.overlays if given.probe else ())
 
 
 def _with_hang(record: RunRecord, run: RunDir) -> RunRecord:
@@ -134,15 +122,13 @@ def _with_hang(record: RunRecord, run: RunDir) -> RunRecord:
     if analysis is None or facts is None or record.status == PASSED or not record.attempts:
         return record
     hang = analysis(facts)
-    record = replace(record, hang=hang)
+    record, triage = replace(record, hang=hang), record.triage
     if hang.outcome != "shown":
         return record
-    reason = f"{record.reason.partition('; last line: ')[0]}: {hang.reason}"
-    attempts = (*record.attempts[:-1], replace(record.attempts[-1], reason=reason))
-    triage = record.triage
     if triage is not None and triage.cause in (UNKNOWN, TIMEOUT_HANG):
         triage = replace(triage, cause=TIMEOUT_HANG, group=group_of(TIMEOUT_HANG), reason=hang.reason)
-    return replace(record, reason=reason, attempts=attempts, triage=triage)
+    reason = f"{record.reason.partition('; last line: ')[0]}: {hang.reason}"
+    return replace(ended_as(record, record.status, reason), triage=triage)
 
 
 def _with_gpu_use(record: RunRecord, run: RunDir, ended_at: float | None, events: Sequence[Event]) -> RunRecord:
@@ -188,9 +174,22 @@ def log_triage(
     from ci_tasks.logs.triage.log_triage import analyse  # commands that only look load none of it
 
     passed = [pieces_of(earlier.log) for earlier in (_passed_before(run, plan) if plan else [])]
-    is_own = own_modules.lacking_in(plan.checkout.path if plan else "")
-    known = JobKnowledge(read_run_evidence(run), passed, is_own)
+    is_own = modules_lacking(plan.checkout.path if plan else "")
+    known = JobKnowledge(probe_evidence.read_run_evidence(run), passed, is_own)
     return analyse(candidates or pieces_of(run.log), ended, known)
+
+
+def modules_lacking(checkout: str) -> Callable[[str], bool]:
+    """Which modules are the checkout's own, and missing there: it has the package around the module, and not it."""
+    roots = [Path(checkout, root) for root in _ROOTS if checkout]
+
+    def is_own(module: str) -> bool:
+        above, _, name = module.rpartition(".")
+        packages = [root.joinpath(*above.split(".")) for root in roots if above]
+        there = [package for package in packages if (package / name).is_dir() or (package / f"{name}.py").is_file()]
+        return any(map(Path.is_dir, packages)) and not there
+
+    return is_own
 
 
 def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:

@@ -14,8 +14,8 @@ from ci_tasks.agent.run_directory import RunDir, read_description, read_record, 
 from ci_tasks.errors import UsageError
 from ci_tasks.records import BLOCKED, FAILED, LOST, NO_EVIDENCE, PLANNED, RUNNING, VACUOUS, WAITING, RunRecord, Verdict
 from ci_tasks.results import store
-from ci_tasks.results.batch_state import BatchState, read_state_if_readable
 from ci_tasks.results.runs import is_over, new_record
+from ci_tasks.results.store import BatchState, read_state_if_readable
 
 NOT_PASSED, RUNS = (FAILED, VACUOUS, BLOCKED, LOST), (RUNNING,)
 _MOST_LISTED = 12
@@ -56,9 +56,9 @@ def find_one(name: str, statuses: tuple[str, ...] = NOT_PASSED) -> tuple[str, Ru
     runs = store.find(name)
     if len(runs) == 1:
         return runs[0]
-    records = {id: load_record(run) for id, run in runs}
-    chosen = choose(name, records, statuses)
-    words = f"{chosen}: {records[chosen].row}, the only one of {len(runs)} rows that {_WORDS[statuses]}"
+    found = {id: load_record(run) for id, run in runs}
+    chosen = choose(name, found, statuses)
+    words = f"{chosen}: {found[chosen].row}, the only one of {len(runs)} rows that {_WORDS[statuses]}"
     print(words, file=sys.stderr, flush=True)
     return chosen, dict(runs)[chosen]
 
@@ -69,9 +69,8 @@ def choose(name: str, records: Mapping[str, RunRecord], statuses: tuple[str, ...
     candidates = {id: record for id, record in records.items() if record.status in statuses}
     if len(candidates) == 1:
         return next(iter(candidates))
-    lines = [
-        f"  ci-tasks COMMAND {id}  {record.status}  {record.row}" for id, record in (candidates or records).items()
-    ]
+    listed = (candidates or records).items()
+    lines = [f"  ci-tasks COMMAND {id}  {record.status}  {record.row}" for id, record in listed]
     more = [f"  and {len(lines) - _MOST_LISTED} more: `ci-tasks runs`"] if len(lines) > _MOST_LISTED else []
     raise UsageError(f"{name!r} has {len(records)} rows; pick one", hint="\n".join([*lines[:_MOST_LISTED], *more]))
 

@@ -28,6 +28,7 @@ from ci_tasks.errors import some, truncated
 from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.logs.lines import visible
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, ProbeSummary, RunEnvironment, RunRecord
+from ci_tasks.results.verdict import ended_as
 
 T = TypeVar("T")
 
@@ -97,8 +98,7 @@ def test_process(evidence: RunEvidence, test: str | None) -> ProcessEvidence | N
         runs = [process for process in evidence.processes if _is_path_of(_script(process), test)]
         named = [process for process in evidence.processes if any(_is_path_of(word, test) for word in process.argv)]
         # A script that starts the test names it too.
-        with_framework = [process for process in named if _imports_framework(process)]
-        candidates = runs or with_framework
+        candidates = runs or [one for one in named if any(module.name in _FRAMEWORKS for module in one.imports)]
     else:
         candidates = [process for process in evidence.processes if process.imports]
     return max(candidates, key=lambda process: (len(set(process.imports)), process.started_at), default=None)
@@ -127,10 +127,6 @@ def _script(process: ProcessEvidence) -> str:
 def _is_path_of(word: str, test: str) -> bool:
     path = word.partition("::")[0]
     return path.endswith(".py") and (path == test or path.endswith("/" + test) or test.endswith("/" + path))
-
-
-def _imports_framework(process: ProcessEvidence) -> bool:
-    return any(module.name in _FRAMEWORKS for module in process.imports)
 
 
 def packages_key(process: ProcessEvidence, evidence: RunEvidence) -> str:
@@ -298,9 +294,7 @@ def with_overlay_uses(
     problem = next((use.problem for use in uses.values() if use.problem), "")
     if not problem or record.status not in (PASSED, FAILED, VACUOUS):
         return record
-    *earlier, last = record.attempts
-    attempts = (*earlier, replace(last, status=BLOCKED, reason=problem))
-    return replace(record, status=BLOCKED, reason=problem, attempts=attempts, triage=None)
+    return replace(ended_as(record, BLOCKED, problem), triage=None)
 
 
 def _directory(overlay: Overlay, places: Sequence[ProbeOverlay]) -> str:
@@ -308,18 +302,15 @@ def _directory(overlay: Overlay, places: Sequence[ProbeOverlay]) -> str:
     return next(known, overlay.directory)
 
 
-def _modules(process: ProcessEvidence, overlay: Overlay) -> Iterator[ImportedModule]:
+def _modules(process: ProcessEvidence, overlay: Overlay) -> list[ImportedModule]:
     """The overlay's packages, and modules in them."""
     below = tuple(f"{name}." for name in overlay.modules)
-    for module in process.imports:
-        if f"{module.name}.".startswith(below):
-            yield module
+    return [module for module in process.imports if f"{module.name}.".startswith(below)]
 
 
 def _is_from(directory: str, origin: str) -> bool:
-    if "/../" in origin:
-        return False
-    return origin.startswith(f"{directory}/") if directory.startswith("/") else f"/{directory}/" in origin
+    is_below = origin.startswith(f"{directory}/") if directory.startswith("/") else f"/{directory}/" in origin
+    return is_below and "/../" not in origin
 
 
 def _is_compiled(module: ImportedModule) -> bool:

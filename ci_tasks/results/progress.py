@@ -24,13 +24,10 @@ def line_summary(line: bytes, formats: tuple[MetricFormat, ...] = ()) -> str:
 
 def metrics_summary(line: bytes, formats: tuple[MetricFormat, ...] = ()) -> str:
     """`step 12, reward 0.43` of a line of metrics; "" where it is none. `formats` are further ways to log them."""
-    if b"{" not in line and b" - " not in line:  # most lines, and what follows costs more
-        return ""
-    match = _STEP.search(line)
-    if match is None:
-        return ""
-    values = _values(line, formats)
-    if not values:
+    is_likely = b"{" in line or b" - " in line  # most lines have neither, and what follows costs more
+    match = _STEP.search(line) if is_likely else None
+    values = _values(line, formats) if match else {}
+    if match is None or not values:
         return ""
     step = f"{match[1].decode()} {int(match[2])}"
     named = [name for pattern in _HEADLINE for name in values if pattern.search(name)]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from ci_tasks import known_secrets
-from ci_tasks.agent import liveness
+from ci_tasks.agent import liveness, run_directory
 from ci_tasks.agent.codec import masked_record
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.records import (
@@ -23,17 +23,11 @@ from ci_tasks.agent.records import (
     Status,
     read_events,
 )
-from ci_tasks.agent.run_directory import (
-    RunDir,
-    read_description,
-    read_remote,
-    read_status,
-    read_status_if_readable,
-    write_record,
-)
+from ci_tasks.agent.run_directory import RunDir, read_description, read_remote, read_status, write_record
 from ci_tasks.errors import Blocked
 from ci_tasks.records import FAILED, NO_EVIDENCE, Attempt, LogDigest, RunEnvironment, RunRecord, Timings, Verdict
-from ci_tasks.results.batch_state import read_state_if_readable
+from ci_tasks.results.store import read_state_if_readable
+from ci_tasks.results.verdict import ended_as
 
 LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
@@ -46,7 +40,7 @@ def is_over(run: RunDir) -> bool:
     remote = read_remote(run)
     if remote is not None:
         return remote.complete
-    status = read_status_if_readable(run)
+    status = run_directory.read_status_if_readable(run)
     return not liveness.is_alive(run, status) and (status.exists or not pending_phase(run))
 
 
@@ -101,9 +95,7 @@ def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
 
 def with_status(run: RunDir, record: RunRecord, status: str, reason: str) -> RunRecord:
     """The record with another status, on disk too: other rows have shown what this one alone could not."""
-    *earlier, last = record.attempts
-    attempts = (*earlier, replace(last, status=status, reason=reason))
-    return save_record(run, replace(record, status=status, reason=reason, attempts=attempts))
+    return save_record(run, ended_as(record, status, reason))
 
 
 def with_attempts(run: RunDir, record: RunRecord, earlier: Sequence[Attempt], *, stopped: bool) -> RunRecord:

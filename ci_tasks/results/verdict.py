@@ -30,12 +30,13 @@ not 0              any                               failed
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from xml.parsers import expat
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs.causes import JobEnd
 from ci_tasks.logs.reading import LogFacts
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, Triage, Verdict
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, RunRecord, Triage, Verdict
 
 _DOCKERS_CODE = 125
 _NO_TESTS_CODE = 5  # pytest.ExitCode.NO_TESTS_COLLECTED, also if all were deselected
@@ -166,6 +167,12 @@ def _green(evidence: Evidence, test: str | None) -> Verdict:
         skipped = f"all {evidence.skipped} tests skipped" if evidence.skipped else "no test was collected"
         return Verdict(VACUOUS, f"nothing ran: {skipped}", evidence)
     return Verdict(PASSED, "", evidence)
+
+
+def ended_as(record: RunRecord, status: str, reason: str) -> RunRecord:
+    """The record with another end, of its last attempt too."""
+    attempts = (*record.attempts[:-1], replace(record.attempts[-1], status=status, reason=reason))
+    return replace(record, status=status, reason=reason, attempts=attempts)
 
 
 # -- JUnit XML as pytest writes it: counts and the first failure -------------------------------------------------------

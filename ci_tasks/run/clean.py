@@ -24,8 +24,8 @@ from ci_tasks.errors import printable
 from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
 from ci_tasks.results import store
-from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.load import UnreadableRun, load_record
+from ci_tasks.results.store import read_state_if_readable
 
 _DAY = 24 * 3600.0
 _SECONDS = 120.0  # for a program there

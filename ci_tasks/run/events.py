@@ -28,9 +28,8 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import EXIT_BUG, EXIT_CANCELLED, UsageError
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
 from ci_tasks.results import store
-from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.runs import events_of
-from ci_tasks.results.store import Batch
+from ci_tasks.results.store import Batch, read_state_if_readable
 
 STDOUT = "-"
 JOURNAL = "events.jsonl"

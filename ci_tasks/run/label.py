@@ -21,8 +21,8 @@ from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor, open_executor
 from ci_tasks.records import EXIT_CODES, RUNNING, VACUOUS, BatchResult, PlanEntry, RunRecord, overall
-from ci_tasks.results.batch_state import write_phase
 from ci_tasks.results.history import durations
+from ci_tasks.results.store import write_phase
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context
 from ci_tasks.run.events import EventView, ProgressView, RunEnded, RunPrepared, find_unfinished, now, open_journal
 from ci_tasks.run.execute import RowExecution, run_rows

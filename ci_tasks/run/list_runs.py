@@ -15,8 +15,8 @@ from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.records import LOST, PLANNED, STATUSES, RowTally, RunRecord, epoch_seconds
 from ci_tasks.report import lists
 from ci_tasks.results import history, store
-from ci_tasks.results.batch_state import read_state_if_readable
 from ci_tasks.results.history import RunQuery
+from ci_tasks.results.store import read_state_if_readable
 from ci_tasks.safe_output import json_document, terminal_width
 
 _AGO = re.compile(r"([0-9]{1,6})(m|h|d|w)")

@@ -30,8 +30,7 @@ from ci_tasks.planning.containers import LOCK_DIR_ENV
 from ci_tasks.planning.planner import check_row
 from ci_tasks.planning.steps import override_warnings
 from ci_tasks.results import store
-from ci_tasks.results.batch_state import write_phase
-from ci_tasks.results.store import Batch
+from ci_tasks.results.store import Batch, write_phase
 from ci_tasks.run.checkout_source import CheckoutSource, RunRequest, event_context
 from ci_tasks.run.events import BatchJournal
 from ci_tasks.run.find_rows import find_rows

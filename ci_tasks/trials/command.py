@@ -23,9 +23,9 @@ def reproduce(options: ReproduceOptions) -> int:
     config = with_given(open_config(options.repo), options)
     config.host(options.host)  # before anything is downloaded
     if options.url:
-        log = job_log.from_url(options.url)
+        (log,) = job_log.from_url(options.url, only_one=True)
     else:
-        log = job_log.from_file(options.log or "-", options.job, attempt=options.attempt)
+        (log,) = job_log.from_file(options.log or "-", options.job, only_one=True)
     return perform(lambda events: reproduce(log, config, options, events), options)
 
 

@@ -46,7 +46,6 @@ class ReproduceOptions(TrialOptions):
     log: str | None = flags.FAILED_LOG.field()
     url: str | None = flags.FAILED_URL.field()
     job: str | None = flags.FAILED_JOB.field()
-    attempt: int | None = flags.FAILED_ATTEMPT.field()
     on_my_tree: bool = flags.switch(_ON_MY_TREE, excludes=("rev",)).field()
     repeat: int | None = flags.REPEAT.field(help=f"{flags.REPEAT.help}; one equal failure is enough")
     label: str | None = flags.text(_LABEL, "LABEL", complete=flags.LABEL.complete).field()

@@ -16,9 +16,10 @@ from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UsageError, one_line, truncated
 from ci_tasks.given_values import GivenValues
 from ci_tasks.known_secrets import masked_with_forms
+from ci_tasks.logs.job_facts import RecoveredJob
 from ci_tasks.logs.job_log import AnalysedLog
-from ci_tasks.logs.job_row import RowCandidate, commit_from_variables, context_of_log, identify_row, row_candidates
-from ci_tasks.logs.recovered_job import FAILED_STEPS_ONLY, RecoveredJob
+from ci_tasks.logs.job_parser import FAILED_STEPS_ONLY
+from ci_tasks.logs.job_row import RowCandidate, context_of_log, identify_row, row_candidates
 from ci_tasks.planning.deviations import CODE
 from ci_tasks.records import EXIT_CODES, PASSED, VACUOUS, RunRecord, Triage
 from ci_tasks.report import results
@@ -168,13 +169,13 @@ def find_job(recovered: RecoveredJob, options: ReproduceOptions, given: GivenVal
     """Raises UsageError, CheckoutError if the commit or the row is not known, or the commit cannot be had."""
     mine = open_source(options.repo, None, options.workflow or recovered.workflow or None, given)
     options = replace(options, label=mine.label_of(options.label)) if options.label else options
-    for ci_job in mine.workflow.jobs.values():  # a variable of the job may name it
-        recovered = recovered if recovered.commit else commit_from_variables(recovered, mine.workflow, ci_job)
     commit = options.rev or recovered.commit
     if options.on_my_tree and not (commit and find_commit(mine.path, commit)):
         return CiJob(mine, recovered, _row(mine, recovered, options), commit)
     if not commit:
         hint = "--rev REV names it, --on-my-tree runs your working tree"
+        if FAILED_STEPS_ONLY in recovered.missing:
+            hint = f"the log has failed steps only: save all of it with `gh run view RUN --log`\n{hint}"
         raise UsageError("the log does not say which commit CI ran", hint=hint)
     source = _checkout_at(mine, commit, recovered, options)
     row, at = _row(source, recovered, options), source.rev or commit
@@ -189,8 +190,6 @@ def _checkout_at(
     if not find_commit(path, commit):
         url = mine.origin or f"https://github.com/{recovered.repository}"
         hint = "--rev REV names another commit, --on-my-tree runs your working tree"
-        if FAILED_STEPS_ONLY in recovered.missing:
-            hint = f"the log has failed steps only: save all of it with `gh run view RUN --log`\n{hint}"
         if not (mine.origin or recovered.repository):
             message = f"commit {commit[:12]}, which CI ran, is not in {path}, and the log names no repository"
             raise CheckoutError(message, hint=hint)

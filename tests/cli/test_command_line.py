@@ -74,7 +74,7 @@ def test_a_word_of_any_length_is_shown_shortened(argv: list[str], capsys: pytest
 
 def test_a_word_behind_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(["triage", "--", "-x.log"], capsys)
-    assert (code, "no such file: '-x.log'" in err) == (2, True)
+    assert (code, "'-x.log' cannot be read: No such file" in err) == (2, True)
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["-V"]])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.results.batch_state import read_state
+from ci_tasks.results.store import read_state
 from tests import fixtures as support
 from tests.parts.processes import command_lines, files_named, with_variable
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ci_tasks.logs.job_facts import RecoveredJob
 from ci_tasks.logs.job_parser import JobLogReader
 from ci_tasks.logs.lines import read
-from ci_tasks.logs.recovered_job import RecoveredJob
 
 CYAN, RESET, BOM = "\x1b[36;1m", "\x1b[0m", "\ufeff"
 BASH = "/usr/bin/bash --noprofile --norc -e -o pipefail {0}"

@@ -14,7 +14,7 @@ import pytest
 
 from ci_tasks.errors import UsageError
 from ci_tasks.logs.github import FailedJob, WorkflowJob
-from ci_tasks.logs.job_log import AnalysedLog, all_from_file, all_from_url, from_file, from_url
+from ci_tasks.logs.job_log import AnalysedLog, from_file, from_url
 from ci_tasks.logs.log_file import open_log
 from tests.logs import github_format as github
 
@@ -40,7 +40,7 @@ def from_github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_what_a_log_does_not_say_is_known_from_github(from_github: list[bool]) -> None:
-    analysed = from_url("https://github.com/org/repo/actions/runs/1/job/2")
+    (analysed,) = from_url("https://github.com/org/repo/actions/runs/1/job/2", only_one=True)
     found = analysed.job
     assert (found.repository, found.job_name, found.workflow) == ("org/repo", "unit", "ci.yml")
     assert (found.runner_name, found.pull_request, found.conclusion) == ("gpu-1", 7, "failure")
@@ -48,7 +48,7 @@ def test_what_a_log_does_not_say_is_known_from_github(from_github: list[bool]) -
 
 
 def test_all_failed_jobs_of_a_url_are_read_and_github_is_asked_once(from_github: list[bool]) -> None:
-    analysed = all_from_url("https://github.com/org/repo/actions/runs/1")
+    analysed = from_url("https://github.com/org/repo/actions/runs/1")
     assert [(one.job.job_name, one.triage.cause) for one in analysed] == [("unit", "cuda_oom"), ("e2e", "cuda_oom")]
     assert from_github == [False]
 
@@ -83,7 +83,6 @@ def zipped(*jobs: Any) -> bytes:
 
 
 FORMS: list[tuple[str, bytes]] = [
-    ("raw, with milliseconds", milliseconds(github.render(FAILED))),
     ("gh, with milliseconds", milliseconds(github.from_gh(FAILED))),
     ("two attempts, the first with another failure", github.render(BEFORE) + github.render(FAILED)),
     ("another job before it", github.render(PASSED) + github.render(FAILED)),
@@ -94,9 +93,9 @@ FORMS: list[tuple[str, bytes]] = [
 
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[..., AnalysedLog]:
-    def read(raw: bytes, name: str | None = None, attempt: int | None = None) -> AnalysedLog:
+    def read(raw: bytes, name: str | None = None) -> AnalysedLog:
         (tmp_path / "log").write_bytes(raw)
-        return from_file(str(tmp_path / "log"), name, attempt=attempt)
+        return from_file(str(tmp_path / "log"), name, only_one=True)[0]
 
     return read
 
@@ -110,20 +109,6 @@ def test_the_failed_job_of_a_log_in_any_form_is_found(raw: bytes, read: Read) ->
     assert (log.triage.cause, log.triage.text) == ("cuda_oom", OOM_TEST_WHOLE_LOGS)
     shown = raw.splitlines()[(log.triage.line_no or 0) - 1] if raw[:2] != b"PK" else OOM_TEST_WHOLE_LOGS.encode()
     assert OOM_TEST_WHOLE_LOGS.encode() in shown, "the line's number is that of the file"
-
-
-@pytest.mark.parametrize("form", [github.render, github.from_gh])
-def test_an_attempt_can_be_chosen(form: Callable[[Any], bytes], read: Read, capsys: Capture) -> None:
-    raw = form(BEFORE) + form(FAILED)
-    first = read(raw, attempt=1)
-    assert (first.triage.text, first.job.commit) == (MISSING, FIRST)
-    assert "it has 2 attempts of the job: attempt 1 counts" in capsys.readouterr().err
-    assert read(raw, attempt=2) == read(raw)
-    assert "it has 2 attempts of the job: the last one counts" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="has 2 attempts of the job, not 3"):
-        read(raw, attempt=3)
-    with pytest.raises(UsageError, match="has 1 attempt of the job, not 2"):
-        read(form(FAILED), attempt=2)
 
 
 OTHER = job("gpu (8, test_c.py)", OOM_TEST_WHOLE_LOGS, code=1)
@@ -154,7 +139,7 @@ def test_of_very_many_jobs_that_failed_the_first_are_read(tmp_path: Path, capsys
         "%s\tstep\t2025-11-02T10:00:00.0000000Z ##[error]Process completed with exit code %d.\n",
     )
     log.write_text("".join(text % (f"job {number}", 1) for number in range(30)))
-    assert [one.job.job_name for one in all_from_file(str(log))] == [f"job {number}" for number in range(10)]
+    assert [one.job.job_name for one in from_file(str(log))] == [f"job {number}" for number in range(10)]
     assert f"30 jobs failed in {log}: the first 10 are read" in capsys.readouterr().err
     log.write_text("".join(text % (f"job {number}", 0) for number in range(30)))
-    assert (len(all_from_file(str(log))), capsys.readouterr().err) == (30, "")
+    assert (len(from_file(str(log))), capsys.readouterr().err) == (30, "")

@@ -1,4 +1,4 @@
-"""Which row of a workflow a log is of, and the commit that only its variables tell."""
+"""Which row of a workflow a log is of."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.logs.job_facts import RecoveredJob, RecoveredStep
 from ci_tasks.logs.job_row import (
     RowCandidate,
     RowIdentity,
-    commit_from_variables,
     context_of_log,
     identify_row,
     row_candidates,
-    shortened_name,
 )
-from ci_tasks.logs.recovered_job import RecoveredJob, RecoveredStep
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Workflow
@@ -142,7 +140,7 @@ def long_rows(*ends: str) -> list[RowCandidate]:
     return of(read_workflow(TEXT.replace(CKPT, "\n" + entries), "w.yml"), HERE, "ckpt")
 
 
-SHOWN = [shortened_name(f"ckpt (t.py, {LONG}a)"), f"ckpt (t.py, {LONG}a)", f"ckpt (t.py, {LONG[:60]}…"]
+SHOWN = [f"{f'ckpt (t.py, {LONG}a)':.97}...", f"ckpt (t.py, {LONG}a)", f"ckpt (t.py, {LONG[:60]}…"]
 
 
 @pytest.mark.parametrize("shown", SHOWN)
@@ -151,8 +149,6 @@ def test_a_name_is_cut_as_github_cuts_it_and_is_enough_where_no_other_begins_so(
     assert identity.row is not None and identity.row.args == f"{LONG}a"
     identity = identify_row(RecoveredJob(job_name=SHOWN[0]), long_rows("a", "b"))
     assert (identity.row, [candidate.args[-1] for candidate in identity.nearest]) == (None, ["a", "b"])
-    cut = {"a" * 100: "a" * 100, "a" * 101: "a" * 97 + "...", "a" * 96 + "😀😀😀": "a" * 96 + "..."}
-    assert {name: shortened_name(name) for name in cut} == cut, "half of a pair is no character"
 
 
 def test_a_step_that_a_program_made_up_chooses_no_other_row() -> None:
@@ -173,33 +169,7 @@ def test_without_evidence_no_row_is_chosen_and_those_like_it_are_near() -> None:
     assert "no row's job is called 'changed (4, x)'" in unknown.why
 
 
-def test_the_failed_steps_alone_tell_the_commit_by_what_the_workflow_makes_of_it() -> None:
-    recovered = github.recovered(github.from_gh(log_of(1, number_of_pr=88), failed=True))
-    assert recovered.commit == ""
-    learnt = commit_from_variables(recovered, FLOW, FLOW.jobs["ckpt"])
-    assert (learnt.commit, learnt.pull_request) == ("c" * 40, 88)
-    assert not [text for text in learnt.missing if text.startswith("the commit")]
-
-
-VARIABLES: list[tuple[str, str, tuple[str, int | None]]] = [
-    ("${{ github.sha }}", "d" * 40, ("d" * 40, None)),
-    ("${{ github.sha }}_${{ github.event.pull_request.number || 'non-pr' }}", "d" * 40 + "_non-pr", ("d" * 40, None)),
-    # Nothing is taken from a value that may be something else.
-    ("${{ github.sha }}", "d" * 39, ("", None)),
-    ("${{ github.sha || 'x' }}", "d" * 40, ("", None)),
-    ("${{ github.event.after }}", "d" * 40, ("", None)),
-]
-
-
-@pytest.mark.parametrize(("raw", "value", "learnt"), VARIABLES)
-def test_a_variable_tells_the_commit_where_it_is_made_of_nothing_else(
-    raw: str, value: str, learnt: tuple[str, int | None]
-) -> None:
-    recovered = RecoveredJob(steps=(RecoveredStep("Run x", 1, script="x", env={"V": value}),))
-    job = dataclasses.replace(FLOW.jobs["ckpt"], env={"V": raw})
-    with_commit = commit_from_variables(recovered, FLOW, job)
-    assert (with_commit.commit, with_commit.pull_request) == learnt
-    known = dataclasses.replace(recovered, commit="a" * 40, workspace="/w")
-    assert commit_from_variables(known, FLOW, job) == known, "a commit from the checkout is kept"
+def test_the_log_says_more_of_the_event_than_what_is_known_here() -> None:
+    known = RecoveredJob(commit="a" * 40, workspace="/w")
     context = context_of_log(known, dataclasses.replace(HERE, repository="o/r"))
     assert (context.sha, context.workspace, context.repository) == ("a" * 40, "/w", "o/r")

@@ -124,29 +124,24 @@ def test_a_stream_is_kept_on_disk_without_a_name_and_not_in_memory(
         tracemalloc.stop()
 
 
-def test_a_copy_is_for_nobody_else_and_a_full_disk_is_blocked_with_the_way_to_another() -> None:
+def test_a_copy_is_for_nobody_else_and_a_full_disk_is_blocked_with_the_way_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with log_file.temporary_copy([b"x"], "a log") as file:
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
-    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(Blocked, match="TMPDIR"):
-        log_file.write(full, b"x")
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "w+b", buffering=0))  # noqa: SIM115
+    with pytest.raises(Blocked, match="TMPDIR"):
+        log_file.temporary_copy([b"x"], "a log")
 
 
 # -- the zip of a run
 
 
-STEPS = {
-    "ckpt/2_Run tests.txt": b"two\n",
-    "ckpt/10_Stop.txt": b"\xef\xbb\xbften\n",
-    "ckpt/1_Set up job.txt": b"\xef\xbb\xbfone\n",
-}
-
-
 @pytest.mark.parametrize(
     ("members", "jobs"),
     [
-        ({"1_ckpt.txt": b"all\n", "0_lint (3.10, x).txt": b"fine\n", **STEPS}, ["lint (3.10, x)", "ckpt"]),
-        (STEPS, ["ckpt"]),
-        ({"0_a.txt": b"a\n", "b/1_Set up job.txt": b"b\n"}, ["a", "b"]),
+        ({"1_ckpt.txt": b"all\n", "0_lint (3.10, x).txt": b"fine\n"}, ["lint (3.10, x)", "ckpt"]),
+        ({"0_a.txt": b"a\n", "a/1_Set up job.txt": b"b\n"}, ["a"]),
         ({"0_\x1b[2J.txt": b"a\n"}, ["�[2J"]),
         ({"../../etc/passwd.log": b"a\n"}, ["../../etc/passwd.log"]),  # nothing is unpacked to it
         ({"saved/failed.log": b"a\n", "notes.md": b"#\n"}, ["saved/failed.log"]),
@@ -159,12 +154,12 @@ def test_a_zip_has_a_log_for_each_job(tmp_path: Path, members: dict[str, bytes],
         assert all(lines_of(job) for job in log.jobs)
 
 
-def test_a_job_of_a_zip_is_read_by_its_name_and_its_steps_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    (tmp_path / "logs.zip").write_bytes(zipped({"0_lint.txt": b"l\n", **STEPS}))
+def test_a_job_of_a_zip_is_read_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "logs.zip").write_bytes(zipped({"0_lint.txt": b"l\n", "1_ckpt.txt": b"all\n"}))
     with open_log(str(tmp_path / "logs.zip")) as log:
         with pytest.raises(UnknownName, match="did you mean 'ckpt'"):
             log.job("ckpd")
-        assert lines_of(log.job("ckpt")) == [b"one", b"two", b"ten"]
+        assert lines_of(log.job("ckpt")) == [b"all"]
 
 
 def encrypted() -> bytes:
@@ -189,14 +184,14 @@ def spoiled() -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (zipped({"0_a.txt": TEXT * 100})[:-30], "damaged, encrypted or incomplete"),
-        (spoiled(), "damaged, encrypted or incomplete"),
+        (zipped({"0_a.txt": TEXT * 100})[:-30], "cannot be read: "),
+        (spoiled(), "cannot be read: "),
         (declaring(3 << 30), "so it is no log"),
         (encrypted(), "is encrypted"),
         (zipped({}), "it contains nothing"),
         (zipped({"0_a.txt": bytes(9999)}), "is binary"),
-        (gzip.compress(TEXT * 100)[:-9], "damaged, encrypted or incomplete"),
-        (gzip.compress(TEXT) + b"rubbish", "damaged, encrypted or incomplete"),
+        (gzip.compress(TEXT * 100)[:-9], "cannot be read: "),
+        (gzip.compress(TEXT) + b"rubbish", "cannot be read: "),
         (gzip.compress(zipped({"0_a.txt": TEXT})), "is binary"),
         (b"", "is empty: nothing to triage"),
         (b"\xfd7zXZ\x00\x00\x04", "is binary"),
@@ -233,4 +228,4 @@ def test_what_is_no_file_or_cannot_be_read(tmp_path: Path, piped: Piped, monkeyp
     for path, message in {**unread, **devices, str(tmp_path): "Is a directory"}.items():
         assert message in refused(path).message
     monkeypatch.setattr(sys, "stdin", None)
-    assert "no standard input" in refused("-").message
+    assert "nothing is piped in" in refused("-").message

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.logs.own_modules import lacking_in, none, of_repository
+from ci_tasks.logs.job_log import own_modules
+from ci_tasks.results.judge_run import modules_lacking
 
 
 @pytest.mark.parametrize("root", ["", "src", "python"])
@@ -14,7 +15,7 @@ def test_a_checkout_lacks_a_module_whose_package_it_has(tmp_path: Path, root: st
     package = tmp_path / root / "slime/utils"
     package.mkdir(parents=True)
     (package / "timer.py").touch()
-    lacks = lacking_in(str(tmp_path))
+    lacks = modules_lacking(str(tmp_path))
     assert lacks("slime.reward_hub") and lacks("slime.utils.reward_hub")
     assert not lacks("slime.utils.timer"), "it is there, so another installation was imported"
     assert not lacks("slime.utils"), "a package is a module, too"
@@ -37,8 +38,4 @@ def test_a_checkout_lacks_a_module_whose_package_it_has(tmp_path: Path, root: st
     ],
 )
 def test_a_repository_has_the_modules_of_its_own_package(repository: str, module: str, expected: bool) -> None:
-    assert of_repository(repository)(module) == expected
-
-
-def test_without_knowledge_none_is() -> None:
-    assert not none("slime.x")
+    assert own_modules(repository)(module) == expected

@@ -13,8 +13,8 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.run_directory import write_record
-from ci_tasks.results import batch_state
-from ci_tasks.results.batch_state import BatchState, Phase, read_state, read_state_if_readable, write_phase
+from ci_tasks.results import store
+from ci_tasks.results.store import BatchState, Phase, read_state, read_state_if_readable, write_phase
 
 DAY = 24 * 3600.0
 
@@ -74,7 +74,7 @@ def test_a_phase_is_read_as_it_was_written_with_this_process_as_the_owner(tmp_pa
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"phase": "sleeping"}', '{"phase": "running", "pid": "1"}'])
 def test_a_damaged_state_is_an_error_or_nothing_where_a_batch_is_looked_for(tmp_path: Path, text: str) -> None:
-    (tmp_path / batch_state._NAME).write_text(text)
+    (tmp_path / store._STATE).write_text(text)
     with pytest.raises(ValueError, match=r"state\.json"):
         read_state(tmp_path)
     assert read_state_if_readable(tmp_path) is None
@@ -86,15 +86,15 @@ def test_only_the_end_may_stay_unwritten(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(batch_state, "write_record", full)
+    monkeypatch.setattr(store, "write_record", full)
     write_phase(tmp_path, "ended")
     with pytest.raises(OSError, match="No space"):
         write_phase(tmp_path, "running")
 
 
 def test_keys_of_a_later_version_are_ignored(tmp_path: Path) -> None:
-    write_record(str(tmp_path / batch_state._NAME), own())
-    text = (tmp_path / batch_state._NAME).read_text()
-    (tmp_path / batch_state._NAME).write_text(text.replace("{", '{"later": 1, ', 1))
+    write_record(str(tmp_path / store._STATE), own())
+    text = (tmp_path / store._STATE).read_text()
+    (tmp_path / store._STATE).write_text(text.replace("{", '{"later": 1, ', 1))
     state = read_state(tmp_path)
     assert state is not None and state.is_active

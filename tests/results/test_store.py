@@ -14,7 +14,7 @@ import pytest
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.results import store
-from ci_tasks.results.batch_state import read_state, write_phase
+from ci_tasks.results.store import read_state, write_phase
 
 
 @pytest.fixture(autouse=True)

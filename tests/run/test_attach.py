@@ -17,8 +17,8 @@ from ci_tasks.config import read
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.runs import RemoteRun, RunMirror, RunState
 from ci_tasks.results import store
-from ci_tasks.results.batch_state import BatchState
 from ci_tasks.results.runs import record_not_started
+from ci_tasks.results.store import BatchState
 from ci_tasks.run import attach
 from ci_tasks.run.attach import AttachedRun
 from ci_tasks.run.events import open_events

@@ -11,7 +11,7 @@ import pytest
 from ci_tasks.agent.serving.protocol import Answer, RunSummary
 from ci_tasks.agent.serving.requests import list_runs
 from ci_tasks.results import store
-from ci_tasks.results.batch_state import Phase, write_phase
+from ci_tasks.results.store import Phase, write_phase
 from ci_tasks.run.clean import _clean_here, _stays_there
 
 ROW, HERE, INSTALL = "01", "02", "environments/abc"

@@ -12,8 +12,8 @@ from ci_tasks.agent import processes
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import write_record
 from ci_tasks.records import RunRecord
-from ci_tasks.results import batch_state, store
-from ci_tasks.results.batch_state import write_phase
+from ci_tasks.results import store
+from ci_tasks.results.store import write_phase
 from ci_tasks.run.list_runs import show_runs
 
 
@@ -38,7 +38,7 @@ def command(second: int, begun: str) -> store.Batch:
 
 
 def kill(batch: store.Batch) -> None:
-    state = batch_state.read_state(batch.path)
+    state = store.read_state(batch.path)
     assert state is not None
     dead = replace(state, pid_start="1") if processes.identity().pid_start else replace(state, pid=2**22 + 1)
     write_record(str(batch.path / "state.json"), dead)

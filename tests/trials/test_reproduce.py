@@ -12,7 +12,7 @@ import yaml
 from ci_tasks.agent.records import Checkout, Deviation
 from ci_tasks.errors import CheckoutError
 from ci_tasks.given_values import NOTHING_GIVEN
-from ci_tasks.logs.recovered_job import RecoveredJob, RecoveredStep
+from ci_tasks.logs.job_facts import RecoveredJob, RecoveredStep
 from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.records import RunEnvironment, RunRecord, Triage
 from ci_tasks.trials.options import ReproduceOptions

@@ -114,10 +114,8 @@ def test_a_red_job_is_reproduced_fixed_broken_otherwise_and_blocked(red_job: Any
     assert (blocked.code, blocked.out.splitlines()[-1][:8]) == (125, "blocked:"), blocked.out + blocked.err
 
 
-def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it_and_is_in_gh_failed_steps(
-    red_job: Any, tmp_path: Path
-) -> None:
-    """Without a checkout step the commit is found in the job's own variable."""
+def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it(red_job: Any, tmp_path: Path) -> None:
+    """gh's failed steps have no checkout, so `--rev` names it."""
     upstream = tmp_path / "upstream"
     subprocess.run(["git", "clone", "--quiet", "--bare", str(red_job.checkout), str(upstream)], check=True)
     red_job.git("config", "remote.origin.url", str(upstream))
@@ -127,7 +125,7 @@ def test_a_commit_that_the_checkout_lacks_is_fetched_beside_it_and_is_in_gh_fail
     before = red_job.git("count-objects", "-v")
     log = github.from_gh(replace(ci_job(red_job), commit=merge), failed=True)
     red_job.log.write_bytes(log.replace(red_job.git("rev-parse", "HEAD").strip().encode(), merge.encode()))
-    result = red_job.ci_tasks("reproduce", "--log", str(red_job.log), "--host", "box")
+    result = red_job.ci_tasks("reproduce", "--log", str(red_job.log), "--host", "box", "--rev", merge)
     assert result.code == 0, result.out + result.err
     assert red_job.records()[0]["checkout"]["commit"] == merge
     assert red_job.git("count-objects", "-v") == before, "the checkout itself stays as it was"

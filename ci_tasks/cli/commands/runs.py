@@ -202,7 +202,6 @@ class TriageOptions:
     log: str | None = flags.positional(flags.FAILED_LOG.help, required=False).field()
     url: str | None = flags.FAILED_URL.field()
     job: str | None = flags.FAILED_JOB.field()
-    attempt: int | None = flags.FAILED_ATTEMPT.field()
     exit_code: int | None = number("the job's exit code, where the log does not say it", "", minimum=0).field()
     passed: tuple[str, ...] = flags.repeatable(_PASSED, "FILE").field()
     json: bool = flags.JSON.field()
@@ -217,7 +216,7 @@ def triage(options: TriageOptions) -> int:
     ci-tasks triage failed.log --passed yesterday.log --exit-code 1
     ci-tasks triage failed.log --brief            for an assistant
     """
-    from ci_tasks.logs.job_log import all_from_file, all_from_url
+    from ci_tasks.logs.job_log import from_file, from_url
     from ci_tasks.logs.triage.log_triage import together
     from ci_tasks.report import brief
     from ci_tasks.report.triage import describe
@@ -225,9 +224,9 @@ def triage(options: TriageOptions) -> int:
 
     known: dict[str, Any] = {"exit_code": options.exit_code, "passed": options.passed}
     if options.url:
-        analysed = all_from_url(options.url, **known)
+        analysed = from_url(options.url, **known)
     elif options.log:
-        analysed = all_from_file(options.log, options.job, attempt=options.attempt, **known)
+        analysed = from_file(options.log, options.job, **known)
     else:
         raise UsageError("triage needs LOG, or --url URL", hint="`ci-tasks triage --help` has examples")
     found = together([(one.job.job_name, one.triage) for one in analysed])

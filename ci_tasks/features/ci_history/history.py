@@ -39,7 +39,7 @@ def ci_history(url: str, triage: Triage) -> list[str]:
     """The lines that `triage --url` adds for the failed job at `url`. What GitHub refuses is a line too."""
     try:
         parsed = parse_url(url)
-        with closing(GitHubClient(parsed.host)) as client:
+        with closing(GitHubClient(parsed)) as client:
             place, jobs = find_failed_jobs(client, parsed)
             if len(jobs) > 1:
                 return [f"{UNKNOWN}: {len(jobs)} jobs failed in {place}, and it is asked for one"]
@@ -70,7 +70,7 @@ def judge(signature: str, past: Sequence[PastJob], signature_of: Callable[[str],
 
 def _past_jobs(client: GitHubClient, job: WorkflowJob) -> Iterator[PastJob]:
     def read(path: str, subject: str, key: str, size: int, **query: str) -> list[Any]:
-        found = client.json(f"/repos/{job.repository}/actions/{path}", subject, per_page=size, page=1, **query)
+        found = client.json(f"actions/{path}", subject, per_page=size, page=1, **query)
         return list(found.get(key) or []) if isinstance(found, dict) else []
 
     workflow = job.workflow.rpartition("/")[2]
@@ -96,7 +96,7 @@ def _signature(url: str) -> str:
     known = known if isinstance(known, dict) else {}
     if url not in known:
         try:
-            known[url] = from_url(url).triage.signature
+            known[url] = from_url(url, only_one=True)[0].triage.signature
         except UsageError:  # another token may see it
             return ""
         resources.make_home()

@@ -38,7 +38,7 @@ _PASSAGE = re.compile(
 )
 _REPEATED = 64
 _PYTEST_LINE = re.compile(r"^E {2,}(\S.*)$")
-_PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):\d+: (?:in )?([\w.<>]+)$")
+_PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):(\d+): (?:in )?([\w.<>]+)$")
 _EXCEPTION_LINE = re.compile(
     r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)"
 )
@@ -65,7 +65,8 @@ class Candidate:
     """A line that may be the reason. `order` counts those before it that are no repetition. `survived` is set where a
     line says that it goes on all the same, `outlived` where its process was seen to go on; `last_at` is the number of
     the latest repetition, `count` how often it came. LAST is a line that has no telling word, but is one of the last
-    before the end. `calls` are the frames in full, `above` what stood before it."""
+    before the end. `calls` are its traceback's frames, outermost first, or where pytest says that it failed; `above` is
+    what stood before it."""
 
     line: PrefixedLine
     text: str
@@ -73,7 +74,6 @@ class Candidate:
     rule: Rule
     order: int = 0
     type: str = ""
-    frames: list[str] = field(default_factory=list)
     chain: int = 0
     depth: float = 0
     ignored: bool = False
@@ -85,6 +85,11 @@ class Candidate:
     after: list[str] = field(default_factory=list)
     calls: list[TracebackFrame] = field(default_factory=list)
     above: bytes = b""
+
+    @property
+    def frames(self) -> list[str]:
+        """`path:function` of each call."""
+        return [f"{call.path}:{call.function}" for call in self.calls]
 
 
 class CandidateReader(LineReader):
@@ -174,7 +179,7 @@ class CandidateReader(LineReader):
     def _keep_last(self, read: Sequence[PrefixedLine]) -> None:
         """The last lines before the end that no rule knows: a script's own words."""
         known = {candidate.line.number for candidate in self._kept.values()}
-        said = [line for line in _without_scripts(read) if line.text.strip() and line.level not in SILENT]
+        said = [line for line in _without_script(read) if line.text.strip() and line.level not in SILENT]
         for line in said[-_LAST:]:
             rule = self._rules.of(line.text, raised=False)
             is_told = rule.rank in (ROOT, SYMPTOM, WRAPPER, NO_RULE.rank) and not _is_prose(line.text)
@@ -195,7 +200,7 @@ class CandidateReader(LineReader):
         if self._watched:
             self._look_for_life(line)
         if HEADER in line.text and self._is_survived(line, before):
-            self._tracebacks.survive_next()
+            self._tracebacks.surviving = True
         part = self._tracebacks.feed(line.origin, line.text)
         if isinstance(part, TracebackEnd):
             end = self._of_end(line, part)
@@ -226,7 +231,6 @@ class CandidateReader(LineReader):
             EXCEPTION_END,
             NO_RULE if rule.rank in (SUCCESS, PROGRESS) else rule,
             type=end.type,
-            frames=traceback.frames,
             chain=traceback.chain,
             depth=traceback.depth,
             ignored=traceback.ignored,
@@ -242,7 +246,7 @@ class CandidateReader(LineReader):
             if follows:
                 return True  # the rest of a message
         elif match := _PYTEST_PLACE.match(text):
-            return self._place(line, f"{match[1]}:{match[2]}")
+            return self._place(line, TracebackFrame(match[1], int(match[2][:9]), match[3]))
         elif _EXCEPTION_LINE.match(text.lstrip()):
             text, kind = text.lstrip(), EXCEPTION_LINE
         if kind == PLAIN and not line.level and _is_prose(text):
@@ -260,13 +264,13 @@ class CandidateReader(LineReader):
             self.succeeded_at = line.number if rule.rank == SUCCESS else self.succeeded_at
             return True
         if rule.name == _IGNORED:
-            self._tracebacks.ignore_next()
+            self._tracebacks.ignoring = 3
             return True
         if rule.rank == NOISE:
             return False
         exception = EXCEPTION.match(text) if kind != PLAIN else None
-        frames = self._tracebacks.stack_of(line.origin) if kind == PLAIN and "Fatal Python error" in text else []
-        candidate = Candidate(line, text, kind, rule, type=exception["type"] if exception else "", frames=frames)
+        calls = self._tracebacks.stack_of(line.origin) if kind == PLAIN and "Fatal Python error" in text else []
+        candidate = Candidate(line, text, kind, rule, type=exception["type"] if exception else "", calls=calls)
         if rule.rank == ROOT and kind != PYTEST:
             candidate.chain = -line.number  # what follows may be more of its message
             self._message = (candidate, line.number + _MESSAGE)
@@ -295,7 +299,7 @@ class CandidateReader(LineReader):
             if lives and line.origin == candidate.line.origin:
                 signs.append(line.number)
             if len(signs) >= _SIGNS:
-                first = candidate.line.number - 3 * len(candidate.frames) - _SURVIVED_WITHIN  # who logged it
+                first = candidate.line.number - 3 * len(candidate.calls) - _SURVIVED_WITHIN  # who logged it
                 for one in self._kept.values():
                     if first <= one.line.number <= one.last_at <= candidate.line.number:
                         one.survived = one.outlived = True
@@ -303,12 +307,12 @@ class CandidateReader(LineReader):
                 kept.append((candidate, signs))
         self._watched = kept
 
-    def _place(self, line: PrefixedLine, place: str) -> bool:
+    def _place(self, line: PrefixedLine, place: TracebackFrame) -> bool:
         """pytest prints where a failure was after its message. Returns whether one waited for that."""
         latest = next(reversed(self._kept.values()), None)
         if latest is None or latest.kind != PYTEST or line.number - latest.line.number >= 30:
             return False
-        latest.frames = latest.frames or [place]
+        latest.calls = latest.calls or [place]
         return True
 
     def _keep(self, candidate: Candidate, before: bytes) -> None:
@@ -328,7 +332,7 @@ class CandidateReader(LineReader):
         candidate.above = before
         candidate.before = tuple(visible(segments(raw_line)[-1]) for raw_line in above)
         self._kept[key] = candidate
-        if candidate.kind == EXCEPTION_END:
+        if candidate.kind == EXCEPTION_END or candidate.line.level in LOUD:
             self._watched.append((candidate, []))
         self._wants_context.append(candidate)
 
@@ -364,15 +368,9 @@ def _is_text(shown: str) -> bool:
     return letters >= _FEWEST_LETTERS and letters * 3 >= len(shown) and "�" not in shown
 
 
-def _without_scripts(read: Sequence[PrefixedLine]) -> list[PrefixedLine]:
-    """The lines but for what GitHub's runner prints of a step before it runs it: its script and environment. That ends
-    before the step begins: a group without an end is a program's."""
-    kept: list[PrefixedLine] = []
-    begun: int | None = None
-    for line in read:
-        if line.text.startswith(_END_OF_SCRIPT):
-            kept, begun = kept[:begun], None
-        else:
-            begun = len(kept) if line.text.startswith(_SCRIPT) else begun
-            kept.append(line)
-    return kept
+def _without_script(read: Sequence[PrefixedLine]) -> Sequence[PrefixedLine]:
+    """The lines but for what GitHub's runner prints of the last step before it runs it: its script and environment. A
+    group without an end is a program's."""
+    begun = [at for at, line in enumerate(read) if line.text.startswith(_SCRIPT)][-1:]
+    ended = [at for at, line in enumerate(read) if begun and at > begun[0] and line.text.startswith(_END_OF_SCRIPT)]
+    return [*read[: begun[0]], *read[ended[0] + 1 :]] if ended else read

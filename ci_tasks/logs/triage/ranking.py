@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
@@ -32,42 +31,21 @@ _LOUDNESS = {
     **dict.fromkeys(("info", "i", "notice", *reading.SILENT), "quiet"),
     **dict.fromkeys(LOUD, "loud"),
 }
-_MARKDOWN = re.compile(r"^(?:[-*>|] |#+ |\d+\. |```)|\*\*\w|\]\(|(?:^|\s)`[^`]+`| \|$")
 _RAISED = (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
 _ENDS = ("killed-by-shell", "killed-child", "launcher", "job-timeout", "cancelled", "slurm-cancelled")  # of rules
-_ONLY_ENDS = {"launcher", "going-down", "killed-child", "killed-by-shell", "cancelled"}  # the same
-_END, _SOON, _LONG_GONE, _NEAR = 5, 40, 30, 200  # lines
+_END, _AT_ONCE, _LONG_GONE = 5, 20, 30  # lines
 _LONG_LOG = 200  # lines; shorter ones are excerpts, in which the end says less
 _SHORTEST_MESSAGE, _LONGEST_MESSAGE = 15, 60  # characters that tell two messages apart
 _SURELY_FAILED = 1e-6  # share of "nothing failed" where it is known that something did
 _LEAST = 1e-4
-_HUB = "hub"  # a rule
-_NOT_THERE = re.compile(
-    r"(?i)repositor|local (?:directory|path|folder)|snapshot|offline|cached|could ?n.t (?:find|load)|not found"
-)
-_SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+(?: [^-]*)? - (.+)")  # pytest's summary names the exception too
-# Features of the chosen line, and of "nothing failed", that say how sure it is.
-_OF_CHOICE = (
-    *("first root", "a root stands elsewhere", "raised last", "quoted later", "a success came later"),
-    *("passed on later", "plain beside a traceback", "survived"),
-)
-_OF_NOTHING = ("no candidate", "no traceback", "succeeded after all")
-
-
-@dataclass(frozen=True)
-class Weights:
-    """What each feature is worth, by its name: `ranking` for the reason's line, `confidence` for whether line and
-    verdict are right. `least_confidence` is that from which on a line is named."""
-
-    ranking: Mapping[str, float]
-    confidence: Mapping[str, float]
-    least_confidence: float
 
 
 @functools.cache
-def shipped_weights() -> Weights:
-    data = json.loads(resources.text(WEIGHTS))
-    return Weights(data["ranking"], data["confidence"], data["least_confidence"])
+def shipped_weights(table: str) -> Mapping[str, float]:
+    """What each feature is worth, by its name: `ranking` for the reason's line, `confidence` for whether line and
+    verdict are right."""
+    weights: Mapping[str, float] = json.loads(resources.text(WEIGHTS))[table]
+    return weights
 
 
 def score(weights: Mapping[str, float], features: Features) -> float:
@@ -106,20 +84,6 @@ class CandidateList:
                 one.rule = replace(one.rule, rank=SYMPTOM)
         return cls(kept, lines, reader.succeeded_at, reader.got_on_at, after)
 
-    @functools.cached_property
-    def ends(self) -> list[Candidate]:
-        """The tracebacks."""
-        return [one for one in self.candidates if one.kind == EXCEPTION_END and not one.ignored]
-
-    @functools.cached_property
-    def roots(self) -> list[Candidate]:
-        return [one for one in self.candidates if one.rule.rank == ROOT and not one.ignored]
-
-    @functools.cached_property
-    def passing_on(self) -> list[int]:
-        """The lines of wrappers."""
-        return [one.line.number for one in self.candidates if one.rule.rank == WRAPPER]
-
 
 def _is_long_gone(one: Candidate, died_at: int) -> bool:
     """Whether a line that was neither raised nor logged as an error was followed by much else: the job went on."""
@@ -137,65 +101,59 @@ def _tells(one: Candidate) -> bool:
 
 def features(log: CandidateList) -> list[Features]:
     """Those of each candidate of a log, and then those of "nothing failed"."""
+    told = [one for one in log.candidates if not one.ignored]
+    ends = [one for one in told if one.kind == EXCEPTION_END]
+    roots = [one for one in told if one.rule.rank == ROOT]
+    passing_on = [one.line.number for one in log.candidates if one.rule.rank == WRAPPER]
     last = next((one for one in reversed(log.candidates) if one.kind == LAST), None)
-    rows = [_how(one) | _where(one, log) | {"said last": one is last} for one in log.candidates]
-    return [*rows, _of_nothing(log)]
-
-
-def _how(one: Candidate) -> Features:
-    rank = one.rule.rank
-    return {
-        f"kind {one.kind}": 1,
-        f"rank {rank}": 1,
-        f"{rank} as {one.kind}": 1,
-        f"level {_LOUDNESS.get(one.line.level, 'none')}": 1,
-        "survived": one.survived,
-        "ignored": one.ignored,
-        "repeated": math.log1p(one.count - 1),
-        "short": len(one.text) < 25,
-        "wrapper with a cause": rank == WRAPPER and bool(one.rule.cause),
-    }
-
-
-def _where(one: Candidate, log: CandidateList) -> Features:
-    number, rank, said = one.line.number, one.rule.rank, _message(one)
-    after = [other - number for other in log.passing_on if other > number]
     size = "long log" if log.lines > _LONG_LOG else "excerpt"
-    is_plain, has_ends = one.kind not in _RAISED, bool(log.ends)
-    return {
-        "order": min(one.order, 10) / 10,
-        "first of all": one.order == 0 and rank != WRAPPER,
-        "first root": bool(log.roots) and one is log.roots[0],
-        "a root stands elsewhere": bool(log.roots) and one not in log.roots,
-        "plain beside a traceback": has_ends and is_plain,
-        "bare exception beside a traceback": has_ends and one.kind == EXCEPTION_LINE,
-        "plain before all tracebacks": has_ends and is_plain and number < log.ends[0].line.number,
-        f"last time to the end, {size}": math.log1p(max(0, log.lines - one.last_at)) / 5,
-        "seen over a long time": math.log1p(max(0, one.last_at - number)) / 5 if is_plain else 0,
-        "passes on beside one who raised": rank == WRAPPER and any(map(_tells, log.ends)),
-        "passed on at once": bool(after) and min(after) < 20,
-        "passed on later": bool(after),
-        "passed on before": any(other < number for other in log.passing_on),
-        "a success came later": max(log.succeeded_at, log.got_on_at) > one.last_at,
-        "after a success": 0 < log.succeeded_at < number,
-        "symptom after a success": 0 < log.succeeded_at < number and rank == SYMPTOM,
-        # A line that only stands at the end is less where a rule knows another one there.
-        "stands last beside a rule": one.kind == LAST
-        and one.rule is NO_RULE
-        and any(
-            other.kind != LAST and other.rule is not NO_RULE and abs(other.last_at - number) <= 2 * _END
-            for other in log.candidates
-        ),
-        "raised last": one.kind == EXCEPTION_END and one.last_at >= log.lines - 1,
-        # Of exceptions of which each was raised while the one before was handled, the first counts.
-        "not the first of its chain": any(
-            one.chain and link.chain == one.chain and link.rule.rank != WRAPPER and link.depth < one.depth
-            for link in log.ends
-        ),
-        # Who raised is quoted by those that pass it on.
-        "quoted later": len(said) >= _SHORTEST_MESSAGE
-        and any(said in other.text for other in log.candidates if other.kind != LAST and other.line.number > number),
-    }
+
+    def of(one: Candidate) -> Features:
+        number, rank, said = one.line.number, one.rule.rank, _message(one)
+        is_plain = one.kind not in _RAISED
+        return {
+            f"kind {one.kind}": 1,
+            f"rank {rank}": 1,
+            f"{rank} as {one.kind}": 1,
+            f"level {_LOUDNESS.get(one.line.level, 'none')}": 1,
+            "survived": one.survived,
+            "ignored": one.ignored,
+            "repeated": math.log1p(one.count - 1),
+            "wrapper with a cause": rank == WRAPPER and bool(one.rule.cause),
+            "order": min(one.order, 10) / 10,
+            "said last": one is last,
+            "first of all": one.order == 0 and rank != WRAPPER,
+            "first root": bool(roots) and one is roots[0],
+            "a root stands elsewhere": bool(roots) and one not in roots,
+            "plain beside a traceback": bool(ends) and is_plain,
+            "bare exception beside a traceback": bool(ends) and one.kind == EXCEPTION_LINE,
+            "plain before all tracebacks": bool(ends) and is_plain and number < ends[0].line.number,
+            f"last time to the end, {size}": math.log1p(max(0, log.lines - one.last_at)) / 5,
+            "seen over a long time": math.log1p(max(0, one.last_at - number)) / 5 if is_plain else 0,
+            "passes on beside one who raised": rank == WRAPPER and any(map(_tells, ends)),
+            "passed on at once": any(0 < other - number < _AT_ONCE for other in passing_on),
+            "passed on later": any(other > number for other in passing_on),
+            "passed on before": any(other < number for other in passing_on),
+            # A line that only stands at the end is less where a rule knows another one there.
+            "stands last beside a rule": one.kind == LAST
+            and one.rule is NO_RULE
+            and any(
+                other.kind != LAST and other.rule is not NO_RULE and abs(other.last_at - number) <= 2 * _END
+                for other in log.candidates
+            ),
+            # Of exceptions of which each was raised while the one before was handled, the first counts.
+            "not the first of its chain": any(
+                one.chain and link.chain == one.chain and link.rule.rank != WRAPPER and link.depth < one.depth
+                for link in ends
+            ),
+            # Who raised is quoted by those that pass it on.
+            "quoted later": len(said) >= _SHORTEST_MESSAGE
+            and any(
+                said in other.text for other in log.candidates if other.kind != LAST and other.line.number > number
+            ),
+        }
+
+    return [*map(of, log.candidates), _of_nothing(log)]
 
 
 def _message(one: Candidate) -> str:
@@ -205,35 +163,24 @@ def _message(one: Candidate) -> str:
 
 def _of_nothing(log: CandidateList) -> Features:
     telling = [one for one in log.candidates if one.kind != LAST and not one.outlived]
-    telling = [one for one in telling if one.rule.rank != WRAPPER or _is_end(one)]
-    ends = [one for one in telling if one.kind in (EXCEPTION_END, PYTEST) and not one.ignored]
+    telling = [one for one in telling if one.rule.rank != WRAPPER or one.rule.name in _ENDS]
+    has_ends = any(one.kind in (EXCEPTION_END, PYTEST) and not one.ignored for one in telling)
     latest = max((one.last_at for one in telling), default=0)
-    marked = sum(bool(_MARKDOWN.search(one.text)) for one in log.candidates) / max(1, len(log.candidates))
-    no_end = not any(_may_have_ended(one, log) for one in log.candidates)
     return {
         "nothing failed": 1,
         "succeeded after all": bool(log.succeeded_at) and log.succeeded_at > latest,
-        "ends with a traceback": any(one.last_at >= log.lines - _END for one in ends),
-        "ended by an exception": any(one.last_at >= log.lines - 1 and not one.survived for one in ends),
-        "nothing that ended": no_end,
-        "a page of markdown": marked >= 0.5 and no_end,
+        "nothing that ended": not any(_may_have_ended(one, log) for one in log.candidates),
         "no candidate": not telling,
-        "no traceback": not ends,
-        "no traceback, and succeeded": not ends and bool(log.succeeded_at or log.got_on_at),
-        "no traceback, and went on": math.log1p(max(0, log.lines - latest)) / 5 if telling and not ends else 0,
+        "no traceback": not has_ends,
+        "no traceback, and succeeded": not has_ends and bool(log.succeeded_at or log.got_on_at),
+        "no traceback, and went on": math.log1p(max(0, log.lines - latest)) / 5 if telling and not has_ends else 0,
     }
 
 
 def _may_have_ended(one: Candidate, log: CandidateList) -> bool:
     """Whether a line may be of a job's end: something was raised or logged as an error, or it stands last."""
     is_last = one.kind != LAST and one.last_at >= log.lines - 2 * _END
-    is_end = one.kind in _RAISED or one.line.level in LOUD or is_last or _is_end(one)
-    return is_end and not _MARKDOWN.search(one.text)
-
-
-def _is_end(one: Candidate) -> bool:
-    """Whether a rule says that the line is about a process that was ended."""
-    return one.rule.name in _ENDS
+    return one.kind in _RAISED or one.line.level in LOUD or is_last or one.rule.name in _ENDS
 
 
 # -- the line ----------------------------------------------------------------------------------------------------------
@@ -242,13 +189,11 @@ def _is_end(one: Candidate) -> bool:
 @dataclass(frozen=True)
 class Ranking:
     """The candidates with their probabilities, the best first; `nothing` is the probability that nothing failed, and
-    `best` the score of the first: the probabilities are shares, also of candidates that are all poor. `features` are
-    those of the first, or of "nothing failed"."""
+    `best` the score of the first: the probabilities are shares, also of candidates that are all poor."""
 
     order: list[tuple[float, Candidate]]
     nothing: float
     best: float
-    features: Features
 
     @property
     def failed(self) -> bool:
@@ -257,60 +202,29 @@ class Ranking:
         told = sum(share for share, one in telling if one.kind != LAST or one.rule is not NO_RULE)
         return bool(self.order) and (self.nothing < _SURELY_FAILED or self.nothing < told)
 
-    @property
-    def tells_only_an_end(self) -> bool:
-        """Whether no line tells more than that something ended or was killed."""
-        told = {one.rule.name for _, one in self.order if one.kind != LAST or one.rule is not NO_RULE}
-        return bool(told) and told <= _ONLY_ENDS
 
-
-def rank(log: CandidateList, weights: Mapping[str, float], failed: bool) -> Ranking:
-    """What may be the reason; `failed` says that something is known to have failed."""
-    rows = features(log)
-    scores = [score(weights, row) for row in rows]
+def rank(log: CandidateList, failed: bool, weights: Mapping[str, float] | None = None) -> Ranking:
+    """What may be the reason; `failed` says that something is known to have failed. `weights` are the shipped ones."""
+    scores = [score(weights or shipped_weights("ranking"), row) for row in features(log)]
     best = max(scores[:-1], default=0.0)
     scores[-1] = -1e3 if failed else scores[-1]
     powers = [math.exp(max(-700.0, value - max(scores))) for value in scores]
     *shares, none = (power / sum(powers) for power in powers)
     pairs = sorted(zip(shares, log.candidates, strict=True), key=lambda pair: (-pair[0], pair[1].line.number))
-    order = _refusal_before_consequence(pairs) + [(0.0, candidate) for candidate in log.consequences]
-    ranking = Ranking(order, none, best, rows[-1])
-    of = {id(one): row for one, row in zip(log.candidates, rows, strict=False)}
-    return replace(ranking, features=of[id(order[0][1])]) if ranking.failed else ranking
-
-
-def _refusal_before_consequence(pairs: list[tuple[float, Candidate]]) -> list[tuple[float, Candidate]]:
-    """What the hub refused is missing later: that it is not there is a consequence."""
-    first = pairs[0][1] if pairs else None
-    if first is None or not _NOT_THERE.search(" ".join([first.text, *first.after[:2]])):
-        return pairs
-    for at, (_, one) in enumerate(pairs):
-        is_refusal = one.rule.name == _HUB and not one.survived
-        if is_refusal and 0 < first.line.number - one.last_at <= _SOON:
-            return [(pairs[0][0], one), *pairs[:at], *pairs[at + 1 :]]
-    return pairs
+    order = pairs + [(0.0, candidate) for candidate in log.consequences]
+    return Ranking(order, none, best)
 
 
 # -- its cause ---------------------------------------------------------------------------------------------------------
 
 
 def cause_of(candidate: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, str]:
-    """(cause, verdict) of the chosen line; where what wraps it says more, that."""
-    own = _own_cause(candidate, candidates, rules)
-    near = [one.rule for one in candidates if abs(one.line.number - candidate.line.number) < _NEAR]
-    return next((rule.blame for rule in near if own[0] in rule.over), own)
-
-
-def _own_cause(candidate: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, str]:
     """(cause, verdict) of the chosen line: those of the most special root of its chain (`The read operation timed out`
     is the hub's where its last link says so), else of what wraps it there, of the code that raised it, of its own rule,
     or of the nearest wrapper."""
     rule = candidate.rule
     if rule.verdict == CANCELLED:
         return rule.blame
-    summary = _SUMMARY.match(candidate.text)
-    if summary and (named := rules.of(summary[1])).cause and not (rule.rank == ROOT and rule.cause):
-        return named.blame
     links = [one.rule for one in candidates if one is candidate or (one.chain and one.chain == candidate.chain)]
     of_chain = [link for link in links if link.cause]
     if roots := [link for link in of_chain if link.rank == ROOT]:
@@ -335,29 +249,15 @@ def blamed_group(candidate: Candidate, cause: str, verdict: str) -> str:
 # -- how sure ----------------------------------------------------------------------------------------------------------
 
 
-def confidence_features(ranking: Ranking, blocked: bool, ends: bool) -> Features:
-    """What speaks for line and verdict. `blocked` says that the environment is blamed, `ends` that the exit code is
-    known."""
+def confidence_features(ranking: Ranking, blocked: bool) -> Features:
+    """What speaks for line and verdict; `blocked` says that the environment is blamed."""
     if not ranking.failed:
-        passed: Features = {"nothing failed": 1, "nothing failed, log-odds": _log_odds(ranking.nothing)}
-        return passed | {f"nothing failed, {name}": ranking.features.get(name, 0.0) for name in _OF_NOTHING}
-    candidate = ranking.order[0][1]
+        share = min(max(ranking.nothing, _LEAST), 1 - _LEAST)
+        return {"nothing failed": 1, "nothing failed, log-odds": math.log(share / (1 - share))}
     best, second, *_ = (*(max(share, _LEAST) for share, _ in ranking.order[:2]), _LEAST)
     return {
         "always": 1,
-        "best, log-odds": _log_odds(best),
         "best against second": min(math.log(best / second), 6),
-        "nothing failed against best": max(-6.0, math.log(max(ranking.nothing, _LEAST) / best)),
         "score of the best": min(max(ranking.best, -4.0), 8.0) / 4,
         "blocked": blocked,
-        "exit code known": ends,
-        "candidates": math.log1p(len(ranking.order)),
-        f"kind {candidate.kind}": 1,
-        f"rank {candidate.rule.rank}": 1,
-        **{name: ranking.features.get(name, 0.0) for name in _OF_CHOICE},
     }
-
-
-def _log_odds(share: float) -> float:
-    share = min(max(share, _LEAST), 1 - _LEAST)
-    return math.log(share / (1 - share))

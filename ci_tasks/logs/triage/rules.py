@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ci_tasks import resources
@@ -13,11 +13,9 @@ from ci_tasks.logs.causes import UNKNOWN
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 
 ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS = "root", "symptom", "wrapper", "noise", "success", "progress"
-RANKS = (ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS)
 RAISED, LOGGED = "raised", "logged"
 FILE = "logs/triage/rules.yaml"
-_KEYS = {"name", "rank", "cause", "verdict", "match", "unless", "only", "over", "frames", "reason"}
-_KEYS |= {"learnt", "examples", "not"}
+_NOT_READ = ("match", "learnt", "examples", "not")  # keys that are for people and tests, or for all rules together
 
 
 @dataclass(frozen=True)
@@ -26,14 +24,13 @@ class Rule:
 
     name: str
     rank: str
-    cause: str
-    verdict: str
     reason: str
+    verdict: str
     order: int
+    cause: str = ""
     unless: Any = None
     frames: Any = None
     only: str = ""
-    over: tuple[str, ...] = ()
 
     def holds(self, text: str, frames: str, raised: bool) -> bool:
         """Whether the rule counts for a line that it matches."""
@@ -47,7 +44,7 @@ class Rule:
         return self.cause or UNKNOWN, self.verdict or BLOCKED
 
 
-NO_RULE = Rule("", "none", "", FAILED, "", order=-1)
+NO_RULE = Rule("", "none", "", FAILED, order=-1)
 """What a line has that no rule knows."""
 
 
@@ -68,8 +65,8 @@ class Rules:
 
     words: bytes
     died: Any
-    rules: tuple[Rule, ...]
-    places: tuple[Place, ...]
+    rules: Sequence[Rule]
+    places: Sequence[Place]
     matcher: Any
     explanations: Mapping[str, str]
 
@@ -84,12 +81,8 @@ class Rules:
 
     def place(self, text: str, frames: Sequence[str]) -> Place | None:
         """What the frames of an exception, innermost last, say of its cause."""
-        for place in self.places:
-            if (place.match is None or place.match.search(text)) and any(
-                place.frames.search(frame) for frame in frames
-            ):
-                return place
-        return None
+        matching = (place for place in self.places if place.match is None or place.match.search(text))
+        return next((place for place in matching if any(map(place.frames.search, frames))), None)
 
 
 @functools.cache
@@ -112,45 +105,25 @@ def compiled(data: dict[str, Any]) -> Rules:
     matcher = re2.Set.SearchSet(options)
     verdicts = {"": FAILED, CANCELLED: CANCELLED, **dict.fromkeys(data.get("blocks", ()), BLOCKED)}
 
-    def expression(text: str | None) -> Any:
-        return None if text is None else re2.compile(text, options)
+    def expressions(entry: dict[str, Any], *keys: str) -> dict[str, Any]:
+        return {key: re2.compile(entry[key], options) for key in keys if key in entry}
 
     rules, places = [], []
     for order, entry in enumerate(data["rules"]):
+        known = {key: value for key, value in entry.items() if key not in _NOT_READ}
+        is_reason = entry["rank"] in (ROOT, SYMPTOM, WRAPPER)
+        verdict = entry.get("verdict", verdicts.get(entry.get("cause", ""), FAILED)) if is_reason else ""
         try:
-            rules.append(_rule(order, entry, expression, verdicts))
+            read = {**known, **expressions(entry, "unless", "frames")}
+            rules.append(Rule(**{**read, "verdict": verdict, "order": order}))
             matcher.Add(entry["match"])
-        except (re2.error, KeyError, TypeError, ValueError) as error:
+        except (re2.error, KeyError, TypeError) as error:
             raise ValueError(f"rule {entry.get('name', f'number {order + 1}')}: {error}") from error
     for entry in data["frames"]:
         cause = entry["cause"]
-        frames, match = expression(entry["frames"]), expression(entry.get("match"))
-        places.append(Place(cause, verdicts.get(cause, FAILED), frames, match))
+        places.append(Place(cause, verdicts.get(cause, FAILED), **expressions(entry, "frames", "match")))
     matcher.Compile()
     # YAML folds lines with a space, which is none of the words'.
     words, died = (re.sub(r"\|\s+", "|", data.get(name, "$^")) for name in ("words", "died"))
     explanations = data.get("explanations", {})
-    return Rules(f"(?i:{words})".encode(), expression(died), tuple(rules), tuple(places), matcher, explanations)
-
-
-def _rule(
-    order: int, entry: dict[str, Any], expression: Callable[[str | None], Any], verdicts: Mapping[str, str]
-) -> Rule:
-    if unknown := set(entry) - _KEYS:
-        raise ValueError(f"unknown key {', '.join(sorted(unknown))}")
-    rank, cause = entry["rank"], entry.get("cause", "")
-    verdict = entry.get("verdict", verdicts.get(cause, FAILED))
-    if rank not in RANKS or verdict not in (FAILED, BLOCKED, CANCELLED):
-        raise ValueError(f"rank {rank!r}, verdict {verdict!r}")
-    return Rule(
-        name=entry["name"],
-        rank=rank,
-        cause=cause,
-        verdict=verdict if rank in (ROOT, SYMPTOM, WRAPPER) else "",
-        reason=entry["reason"],
-        order=order,
-        unless=expression(entry.get("unless")),
-        frames=expression(entry.get("frames")),
-        only=entry.get("only", ""),
-        over=tuple(entry.get("over", ())),
-    )
+    return Rules(f"(?i:{words})".encode(), re2.compile(died, options), rules, places, matcher, explanations)

@@ -73,33 +73,26 @@ class TracebackEnd:
 
 
 class Tracebacks:
-    """Those of one log, by who prints them."""
+    """Those of one log, by who prints them. What comes within `ignoring` lines is said to be ignored; `surviving`: the
+    traceback that the next line begins is only logged."""
 
     def __init__(self) -> None:
         self._last: dict[str, Traceback] = {}
         self._latest: Traceback | None = None
         self._chains = 0
-        self._ignoring = 0
-        self._surviving = False
+        self.ignoring = 0
+        self.surviving = False
 
     @property
     def waiting(self) -> bool:
         """Whether a line of one may come."""
         return any(traceback.quiet < (_MAX_GAP if traceback.open else 8) for traceback in self._last.values())
 
-    def ignore_next(self) -> None:
-        """What comes next is said to be ignored."""
-        self._ignoring = 3
-
-    def survive_next(self) -> None:
-        """The traceback that the next line begins is only logged."""
-        self._surviving = True
-
     def feed(self, origin: str, text: str) -> TracebackEnd | bool:
         """An End where the line ends a traceback; else whether it is a part of one."""
         for traceback in self._last.values():
             traceback.quiet += 1
-        self._ignoring = max(0, self._ignoring - 1)
+        self.ignoring = max(0, self.ignoring - 1)
         if HEADER in text:
             begun, bare = self._begin(origin), text.lstrip()
             begun.indent = text[: len(text) - len(bare)] if bare.startswith(_HEADERS) else ""
@@ -119,10 +112,10 @@ class Tracebacks:
             return True
         return self._inside(current, text) if current.open else False
 
-    def stack_of(self, origin: str) -> list[str]:
+    def stack_of(self, origin: str) -> list[TracebackFrame]:
         """The frames that are still being read for `origin`."""
         current = self._of(origin)
-        return current.frames if current is not None else []
+        return current.calls if current is not None else []
 
     def _begin(self, origin: str) -> Traceback:
         before = self._last.get(origin)
@@ -130,8 +123,8 @@ class Tracebacks:
             traceback = Traceback(origin, before.chain, before.depth + 1, before.ignored, before.survived)
         else:
             self._chains += 1
-            traceback = Traceback(origin, self._chains, ignored=self._ignoring > 0, survived=self._surviving)
-        self._surviving = False
+            traceback = Traceback(origin, self._chains, ignored=self.ignoring > 0, survived=self.surviving)
+        self.surviving = False
         self._last[origin] = self._latest = traceback
         if len(self._last) > 200:  # a thousand ranks; the oldest have long ended
             del self._last[next(iter(self._last))]

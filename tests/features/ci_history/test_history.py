@@ -68,6 +68,7 @@ def test_a_push_to_a_pull_requests_branch_is_not_the_base(
     api.on(f"{REPO}/actions/runs/7/jobs", {"jobs": [job(9)]})
     api.on(f"{REPO}/actions/runs/6/jobs", {"jobs": [{**job(5), "name": "job 9"}]})
     api.on(f"{REPO}/actions/jobs/5", {**job(5), "name": "job 9", "run_id": 6})
+    api.on(f"{REPO}/actions/runs/6", push)
     api.on(f"{REPO}/actions/jobs/5/logs", leads_to(storage))
     ci_tasks(["ci-tasks", "triage", "--url", URL])
     assert said in capsys.readouterr().out

@@ -62,9 +62,9 @@ NO_FAILURE: list[tuple[list[Any], str]] = [
     ([], "no job of it ran"),
 ]
 NOT_FAILED: list[tuple[Any, str]] = [
-    (job(9, None), "has no log yet: it is in progress"),
-    (job(9, "success"), "succeeded: nothing failed"),
-    (job(9, "skipped"), "was skipped: it never ran"),
+    (job(9, None), "nothing has failed yet in job 'job 9'"),
+    (job(9, "success"), "nothing failed in job 'job 9' of THUDM/slime"),
+    (job(9, "skipped"), "nothing failed in job 'job 9'"),
 ]
 
 
@@ -135,7 +135,7 @@ REFUSALS: list[tuple[str, Answer, type[CiTasksError], str, str]] = [
     (AT, Answer(403, {"message": "Resource not accessible"}), Blocked, "'Resource not accessible'", "read actions"),
     (AT, Answer(403, {"message": "SAML enforcement"}), Blocked, "'SAML enforcement'", "SSO where the owner requires"),
     (AT, Answer(404, {}), UsageError, "the token of GH_TOKEN may not see the repository", "check the URL"),
-    (f"{AT}/logs", Answer(410, {}), UsageError, "has expired (410): logs are kept 90 days by default",
+    (f"{AT}/logs", Answer(410, {}), UsageError, "is gone (410): logs are kept 90 days by default",
      "re-run the job"),
     (f"{AT}/logs", Answer(403, NO_ADMIN), Blocked, "may not read the log", "the scope `repo`"),
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.logs.causes import NOTHING, UNKNOWN
+from ci_tasks.logs.causes import NOTHING, UNKNOWN, JobKnowledge
 from ci_tasks.logs.triage.log_triage import read_candidates, triage
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
 
@@ -120,7 +120,7 @@ def test_a_module_that_the_code_under_test_lacks_is_its_own_fault(
     from {module} import x
 ModuleNotFoundError: No module named '{module}'
 """
-    result = triage([log.encode()], 1, is_own=lambda name: name.startswith("tiny."))
+    result = triage([log.encode()], 1, known=JobKnowledge(is_own_module=lambda name: name.startswith("tiny.")))
     assert (result.verdict, result.cause, result.group) == (verdict, cause, group)
 
 
@@ -138,8 +138,6 @@ def raised(line: str, file: str = "/x/run.py") -> str:
 FULL, EXIT_1 = "OSError: [Errno 28] No space left on device", "##[error]Process completed with exit code 1.\n"
 DIED = "subprocess.CalledProcessError: Command '['python', '-m', 'engine']' died with <Signals.SIGKILL: 9>."
 SCRIPT = "##[group]Run verl\ngrep 'CUDA out of memory' log\necho 'No CUDA GPUs are available'\n##[endgroup]\n"
-PAGE = "# Statuses\n\n```bash\nci-tasks triage failed.log   # why a job of CI failed\n```\n\n| status |\n|---|\n"
-PAGE += "| failed: a test failed, or the script did |\n| blocked: the disk is full |\n" + "- one more line\n" * 20
 SURVIVED = "".join(f"ERROR: request {name} failed: no such tool\n" for name in NAMES)
 NO_SPACE = {"cause": "disk_full", "line_no": 2}
 KEY_ERROR = {"line": "KeyError: 'lr'"}
@@ -154,7 +152,6 @@ ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
     ("UTF-8", f"caf\n{FULL}: '/größe/данные'\nx", None, NO_SPACE),
     ("a byte order mark", f"\ufeff{FULL}: '/x'", None, {"cause": "disk_full", "line": f"{FULL}: '/x'"}),
     ("an emptied log's hole", b"\0" * 4096 + b"RuntimeError: CUDA error: illegal access\n", None, {"verdict": FAILED}),
-    ("a page about failures", PAGE, None, {"verdict": UNKNOWN}),
     ("a binary line", b"\x7fELF\0error: No space left on device\0%s failed\n", None, {"verdict": UNKNOWN}),
     ("a clean log that failed", "copying\nall quiet\n\n", 3,
      {"cause": UNKNOWN, "verdict": FAILED, "line_no": 2, "line": "all quiet"}),
@@ -167,6 +164,7 @@ ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
      {"cause": "timeout_hang"}),
     ("a step's script is no reason", f"{SCRIPT}KeyError: 'lr'\n{EXIT_1}", None, KEY_ERROR),
     ("a server that answers on has handled it", raised("ValueError: x") + SERVED * 3, None, {"verdict": UNKNOWN}),
+    ("and what it logged", "ERROR: model x does not exist\n" + SERVED * 3, None, {"verdict": UNKNOWN}),
     ("no word of success outweighs an engine's death", ENGINE, None, {"line": "RuntimeError: no frames"}),
     ("what follows the first death is no reason", raised("KeyError: 'lr'") + NODE + raised(FULL), None, KEY_ERROR),
     ("what the hub refused is missing later", HUB + raised("OSError: Invalid repository"), 1, {"verdict": BLOCKED}),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import yaml
 
 from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
-from ci_tasks.logs.triage import ranking
+from ci_tasks.logs.causes import JobKnowledge
+from ci_tasks.logs.triage import log_triage
 from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.logs.triage.rules import compiled
 from ci_tasks.records import Triage
@@ -27,7 +26,6 @@ rules:
   - {name: oom, cause: cuda_oom, rank: root, match: 'memory error', reason: the memory}
   - {name: assertion, cause: test_assertion, rank: symptom, match: '^AssertionError', reason: a test}
   - {name: engine, cause: vllm_engine_crash, rank: wrapper, match: 'engine died', reason: others}
-  - {name: capture, cause: graph, rank: wrapper, over: [cuda_oom], match: 'capture failed', reason: x}
   - {name: launcher, cause: "", rank: wrapper, match: 'job failed', reason: somebody else}
 frames:
   - {cause: reward_fn, frames: 'reward\.py'}
@@ -62,8 +60,6 @@ BLAMED = [
     ("a root before a symptom", [traceback("AssertionError: x"), DISK], "disk fail", "disk_full"),
     ("a symptom before a wrapper", ["engine died", traceback("AssertionError: x")], "AssertionErr", "test_assertion"),
     ("a wrapper, if there is nothing else", ["step 1", "engine died"], "engine died", "vllm_engine_crash"),
-    ("the cause of what wraps it, where that says more", ["memory error", "capture failed"], "memory error", "graph"),
-    ("and where that is far away", [MEMORY, *["step"] * 500, "capture failed"], "memory error", "cuda_oom"),
     ("a warning is less", ["WARNING: disk failure", "memory error"], "memory error", "cuda_oom"),
     ("what was retried is nothing", ["disk failure, retrying", VALUE], "ValueError: y", "unknown"),
     ("a traceback that was only logged is less", [GOING_ON, DISK, "step 3", MEMORY], MEMORY_LINE, "cuda_oom"),
@@ -103,8 +99,7 @@ def test_what_is_said_several_times_or_in_several_lines_is_one_candidate() -> No
 def test_a_line_that_is_too_unlikely_is_not_named_but_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     log = ("engine died", DISK, "memory error")
     assert of(*log).cause == "disk_full"
-    unsure = replace(ranking.shipped_weights(), least_confidence=1.0)
-    monkeypatch.setattr(ranking, "shipped_weights", lambda: unsure)
+    monkeypatch.setattr(log_triage, "_LEAST", 1.0)
     got = of(*log)
     assert (got.cause, got.group, got.line_no, got.line) == ("unknown", "unknown", None, "")
     assert got.candidates[0].cause == "disk_full" and len(got.candidates) == 3
@@ -126,10 +121,10 @@ def test_the_exception_that_ended_a_process_comes_before_what_the_log_says() -> 
     first, passed_on = uncaught(2, "builtins.KeyError", "'x'"), uncaught(1, "RuntimeError", "engine died")
     evidence = RunEvidence(processes=(first, passed_on))
     assert triage([log.encode()], 1, RULES).line == "OSError: memory error"
-    assert triage([log.encode()], 1, RULES, evidence=evidence).line == "KeyError: 'x'"
+    assert triage([log.encode()], 1, RULES, JobKnowledge(evidence)).line == "KeyError: 'x'"
 
 
 def test_a_line_that_passing_runs_have_too_is_not_the_reason() -> None:
     log, green = b"disk failure on 7\nstep 1\nmemory error\n", b"disk failure on 12\nall done\n"
     assert triage([log], 1, RULES).line == "disk failure on 7"
-    assert triage([log], 1, RULES, passed=[[green]]).line == "memory error"
+    assert triage([log], 1, RULES, JobKnowledge(passed=[[green]])).line == "memory error"

@@ -98,7 +98,7 @@ def test_a_stack_dump_has_the_innermost_call_last_and_ends_with_nothing() -> Non
     dump = "Fatal Python error: x\n\nCurrent thread 0x00007f7d (most recent call first):\n"
     for row in (dump + '  File "/x/inner.py", line 9 in launch\n  File "/x/outer.py", line 3 in main').split("\n"):
         assert not isinstance(tracebacks.feed("", row), TracebackEnd)
-    assert tracebacks.stack_of("") == ["/x/outer.py:main", "/x/inner.py:launch"]
+    assert [call.function for call in tracebacks.stack_of("")] == ["main", "launch"]
 
 
 @pytest.mark.parametrize("prefix", ["", "(Actor pid=7) ", "2026-01-02 03:04:05 [rank1]: "])

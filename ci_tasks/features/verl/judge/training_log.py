@@ -16,7 +16,7 @@ from ci_tasks.features.verl.judge.settings import PrintedSettings
 from ci_tasks.features.verl.suite import LONGEST, STEP, of_actor, values
 from ci_tasks.logs.lines import LineReader, read, segments, visible
 from ci_tasks.logs.triage.candidate_reader import EXCEPTION_END, EXCEPTION_LINE, LAST, Candidate, CandidateReader
-from ci_tasks.logs.triage.ranking import CandidateList, cause_of, rank, shipped_weights
+from ci_tasks.logs.triage.ranking import CandidateList, cause_of, rank
 from ci_tasks.logs.triage.rules import ROOT, WRAPPER, shipped
 
 Metrics = Mapping[int, Mapping[str, float]]  # global step → metric → value
@@ -265,7 +265,7 @@ class _TrainingReader:
 
     def close(self) -> None:
         """Once its last line was read."""
-        order = rank(CandidateList.of(self.candidates), shipped_weights().ranking, failed=True).order
+        order = rank(CandidateList.of(self.candidates), failed=True).order
         likeliest = [one for _, one in order]
         found = (self._failure(one, likeliest) for one in likeliest if one.kind != LAST)
         self.facts.failures = tuple(filter(None, found))
