@@ -149,7 +149,7 @@ EVENTS = text("write what happens as JSON lines to this file, or - for standard 
 FAILED_LOG = text("a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log`)", "FILE")
 FAILED_JOB = text("which job, where the log holds several", "JOB")
 _FAILED_URL = "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access"
-FAILED_URL = text(_FAILED_URL, "URL", excludes=("log", "attempt", "job"))
+FAILED_URL = text(_FAILED_URL, "URL", excludes=("log", "job"))
 
 
 def options_class(function: Callable[..., int]) -> type[Any]:

@@ -55,11 +55,9 @@ METRICS = [
     ("step 3: {'train/loss': 0.1}", 1),
     ("(MegatronTrainRayActor pid=5343) step 0: {'train/loss': 1}", 1),
     ("(RolloutManager pid=12, ip=10.0.0.1) [2025-10-01 12:00:00] rollout.py:12 - rollout 0: {'r': 1}", 1),
-    ("[2025-10-01 12:00:00] eval 7:{'a': 1}", 1),
     ("\x1b[36m(Actor pid=1)\x1b[0m step 1: {'x': 1}", 1),
     ("step 3: done", 0),
     ("footstep 3: {", 0),
-    ("step three: {", 0),
 ]
 
 
@@ -69,12 +67,9 @@ def test_metrics_lines_are_seen_behind_a_loggers_and_an_actors_prefix(line: str,
 
 
 def test_gpus_blocked_and_daemon_lines() -> None:
-    facts = _read(
-        "Acquired GPUs: 2,5\nci-tasks: blocked: no GPU free\ndocker: Error response from daemon: pull access denied\n"
-    )
-    assert facts.gpu_ids == (2, 5)
-    assert facts.blocked == "no GPU free"
-    assert facts.daemon == "docker: Error response from daemon: pull access denied"
+    facts = _read("Acquired GPUs: 2,5\nci-tasks: blocked: no GPU free\ndocker: Error response from daemon: denied\n")
+    assert (facts.gpu_ids, facts.blocked) == ((2, 5), "no GPU free")
+    assert facts.daemon == "docker: Error response from daemon: denied"
 
 
 DAEMON = [
@@ -125,8 +120,7 @@ def test_of_each_metric_the_last_value_is_kept() -> None:
 
 def test_metrics_without_end_take_no_memory_without_end() -> None:
     facts = _read(b"".join(b"step %d: {'m%d': 1}\n" % (n, n) for n in range(1000)) + b"step 1000: {'m3': 7}\n")
-    assert len(facts.values) == 200
-    assert facts.values["m3"] == 7
+    assert (len(facts.values), facts.values["m3"]) == (200, 7)
 
 
 @pytest.mark.parametrize(

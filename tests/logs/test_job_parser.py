@@ -148,23 +148,16 @@ def test_what_fails_need_not_be_a_script() -> None:
     has(recovered(broken), failed_step="Initialize containers", exit_code=None, conclusion="failure", digest="")
     action = recovered(CHECKOUT + b"##[error]fatal: repository not found\nPost job cleanup.\n")
     has(action, failed_step="Run actions/checkout@v2", exit_code=None)
-    has(
-        parsed(step("##[error]something to look at", "fine"), step("fine", script="true")),
-        failed_step="",
-        conclusion="",
-    )
+    looked_at = parsed(step("##[error]something to look at", "fine"), step("fine", script="true"))
+    has(looked_at, failed_step="", conclusion="")
 
 
 INSTALLED = "Successfully installed nvidia-cublas-cu12-12.4.5 torch-2.9.0+cu128 typing_extensions-4.1"
-PACKAGES: list[tuple[tuple[str, ...], dict[str, str]]] = [
-    ((INSTALLED,), {"nvidia-cublas-cu12": "12.4.5", "torch": "2.9.0+cu128", "typing-extensions": "4.1"}),
-    (("Successfully installed ray-1.0", "Successfully installed ray-2.0"), {"ray": "2.0"}),
-]
 
 
-@pytest.mark.parametrize(("output", "packages"), PACKAGES)
-def test_packages_are_those_that_pip_prints(output: tuple[str, ...], packages: dict[str, str]) -> None:
-    assert parsed(step(*output)).packages == packages
+def test_packages_are_those_that_pip_prints() -> None:
+    packages = {"nvidia-cublas-cu12": "12.4.5", "torch": "2.9.0+cu128", "typing-extensions": "4.1"}
+    assert parsed(step("Successfully installed torch-1.0", INSTALLED)).packages == packages
 
 
 def test_every_form_of_a_log_tells_the_same() -> None:
@@ -182,15 +175,9 @@ def test_every_form_of_a_log_tells_the_same() -> None:
 
 def test_the_failed_steps_alone_tell_of_themselves_and_so_does_a_log_of_our_own() -> None:
     log = github.from_gh(job(step(*github.pulled(IMAGE, DIGEST), exit_code=2)), failed=True)
-    has(
-        recovered(log),
-        job_name=NAME,
-        failed_step="Execute",
-        exit_code=2,
-        digest=DIGEST,
-        commit="",
-        conclusion="failure",
-    )
+    alone = recovered(log)
+    has(alone, job_name=NAME, failed_step="Execute", exit_code=2, digest=DIGEST, commit="", conclusion="failure")
+    assert len(alone.missing) == 1 and "`gh run view --log` has all" in alone.missing[0]
     ours = b"##[group]Run Execute\ncd x\ndocker run img:1\n##[endgroup]\nboom\n"
     parsed_job = recovered(ours + b"##[error]Process completed with exit code 4.\n")
     has(parsed_job, failed_step="Run Execute", exit_code=4, image="img:1")
@@ -204,12 +191,6 @@ def test_the_runners_image_and_cis_python_are_known() -> None:
     has(parsed_job, runner_image="ubuntu-24.04 20250105.1.0", python="3.11.4")
     for line in (
         "Using CPython 3.12.1 interpreter at: /usr/bin/python3",
-        "platform linux -- Python 3.12.1, pytest-8.1",
+        "platform linux -- Python 3.12.1",
     ):
         has(parsed(step(line, "Python 3.9.1")), python="3.12.1")
-
-
-def test_the_output_of_log_failed_is_recognised_and_the_whole_log_asked_for() -> None:
-    log = github.from_gh(job(step("boom", exit_code=2)), failed=True)
-    assert len(recovered(log).missing) == 1 and "`gh run view --log` has all" in recovered(log).missing[0]
-    assert "gh run view" not in " ".join(recovered(github.from_gh(job(step("boom", exit_code=2)))).missing)

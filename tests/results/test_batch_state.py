@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.run_directory import write_record
 from ci_tasks.results import store
 from ci_tasks.results.store import BatchState, Phase, read_state, read_state_if_readable, write_phase
 
@@ -90,11 +89,3 @@ def test_only_the_end_may_stay_unwritten(tmp_path: Path, monkeypatch: pytest.Mon
     write_phase(tmp_path, "ended")
     with pytest.raises(OSError, match="No space"):
         write_phase(tmp_path, "running")
-
-
-def test_keys_of_a_later_version_are_ignored(tmp_path: Path) -> None:
-    write_record(str(tmp_path / store._STATE), own())
-    text = (tmp_path / store._STATE).read_text()
-    (tmp_path / store._STATE).write_text(text.replace("{", '{"later": 1, ', 1))
-    state = read_state(tmp_path)
-    assert state is not None and state.is_active

@@ -17,7 +17,6 @@ from ci_tasks.agent.gpus.samples import rows_of
 from ci_tasks.agent.hang.look import HangFacts, ProcessFacts
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.agent.run_directory import RunDir, write_record
-from ci_tasks.logs.reading import read_run_log
 from ci_tasks.records import Attempt
 from ci_tasks.results import judge_run as judging
 from ci_tasks.results.load import UnreadableRun, load_record
@@ -73,15 +72,12 @@ def test_what_other_rows_changed_of_the_shared_install_steps_is_a_deviation(run:
     assert (deviation.ci, deviation.here) == ("made for each job", "changed since: a.py")
 
 
+STACKS = """Current thread 0x1 (most recent call first):
+  File "/usr/lib/python3.11/queue.py", line 171 in get
+  File "/job/t.py", line 5 in load
+"""
 HANGS = ProcessFacts(
-    pid=7,
-    ppid=1,
-    argv=("python", "t.py"),
-    python=True,
-    wchan="futex_wait_queue",
-    stacks="Current thread 0x1 (most recent call first):\n"
-    '  File "/usr/lib/python3.11/queue.py", line 171 in get\n  File "/job/t.py", line 5 in load\n',
-    same_stacks=True,
+    7, 1, argv=("python", "t.py"), python=True, wchan="futex_wait_queue", stacks=STACKS, same_stacks=True
 )
 
 
@@ -214,11 +210,7 @@ def test_junit_counts_and_half_of_one_does_not(run: RunDir) -> None:
 STATES: list[tuple[str, dict[str, Any] | None, str]] = [
     ("not started", None, "planned"),
     ("running", {"state": "running", "started_at": 1.0, **processes.identity()._asdict()}, "running"),
-    (
-        "runner gone",
-        {"state": "running", "started_at": 1.0, **processes.identity()._asdict(), "pid_start": "0"},
-        "lost",
-    ),
+    ("runner gone", {"state": "running", "started_at": 1.0, "pid": os.getpid(), "pid_start": "0"}, "lost"),
     ("ended", STATUS, "passed"),
 ]
 
@@ -238,14 +230,6 @@ def test_a_run_that_could_not_begin_says_so(run: RunDir) -> None:
     judged = record_not_started(run, "blocked", "no GPU")
     assert (judged.status, judged.reason, judged.exit_code) == ("blocked", "no GPU", None)
     assert load_record(run) == judged
-
-
-def test_a_row_that_took_no_gpu_and_ran_no_test_has_not_passed(run: RunDir) -> None:
-    """As of an image whose entrypoint ignores the command."""
-    write_json(run.plan, {**PLAN, "takes_locks": True})
-    Path(run.log).write_text("an entrypoint that ignores its arguments\n")
-    judged = judging.judge_run(run)
-    assert (judged.status, judged.reason.partition(":")[0]) == ("vacuous", "nothing ran")
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -271,22 +255,3 @@ def test_a_run_of_another_host_is_over_when_all_of_it_is_here(run: RunDir) -> No
     assert not os.path.exists(run.record)
     write_json(run.remote, {"host": "box", "complete": True})
     assert load_record(run).status == "passed"
-
-
-BAR = b"50%|##\r" * (65536 // 7)
-LONG_LINES = [
-    (b"3 passed in 1.00s " + b"x" * 5_000_000 + b"\nafter\n", (2, "after")),
-    (BAR + b"3 passed in 1.00s\n", (1, "3 passed in 1.00s")),
-    (BAR + b"3 passed in 1.00s " + b"x" * 400_000 + b"\nafter\n", (2, "after")),
-    (BAR * 60 + b"3 passed in 1.00s\n\n", (1, "3 passed in 1.00s")),
-]
-
-
-@pytest.mark.parametrize(("log", "last"), LONG_LINES, ids=range(len(LONG_LINES)))
-def test_a_line_of_any_length_is_evidence_by_its_beginning_or_by_what_a_progress_bar_shows_last(
-    run: RunDir, log: bytes, last: tuple[int, str]
-) -> None:
-    Path(run.log).write_bytes(log)
-    facts = read_run_log(run.log).facts
-    assert facts.pytest == {"passed": 3}
-    assert facts.last_line == last

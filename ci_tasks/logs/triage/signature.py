@@ -69,7 +69,10 @@ _VARYING: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\{#: #(?:, #: #)*\}", "#"),
     (r"(?<=#)(?: ?[KMGTP]i?B| bytes| B)\b", " B"),
     (rf"\{{{_ITEM}(?:, {_ITEM})+\}}", _in_order),
-    (r"""(?P<quote>['"])(?=(?:\\.|(?!(?P=quote)).)*(?:\s\S+){2})(?:\\.|(?!(?P=quote)).){12,}(?P=quote)""", "<text>"),
+    (
+        r"""(?P<quote>['"])(?=(?:\\.|(?!(?P=quote))[^\\\n])*(?:\s\S+){2})(?:\\.|(?!(?P=quote))[^\\\n]){12,}(?P=quote)""",
+        "<text>",
+    ),
     (r"(?i)\b(prompt|text|response|completion|sample|answer|question|output)(\s?[=:]\s?)[^,;)\]}]+", r"\1\2<text>"),
     (r"\s+", " "),
 )

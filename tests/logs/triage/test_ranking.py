@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -12,26 +14,7 @@ from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.logs.triage.rules import compiled
 from ci_tasks.records import Triage
 
-RULES = compiled(
-    yaml.safe_load(
-        r"""
-blocks: [disk_full]
-words: error|exception|traceback|fail|died|gone|retry|done|boom|\w+Iteration
-rules:
-  - {name: noise, rank: noise, match: 'skipped|^\s+raise ', reason: goes on}
-  - {name: survived, rank: noise, match: 'retrying|going on', reason: goes on}
-  - {name: ignored-in-destructor, rank: noise, match: '^Exception ignored', reason: at exit}
-  - {name: success, rank: success, match: '^all done$', reason: through}
-  - {name: disk, cause: disk_full, rank: root, match: 'disk failure', reason: the disk}
-  - {name: oom, cause: cuda_oom, rank: root, match: 'memory error', reason: the memory}
-  - {name: assertion, cause: test_assertion, rank: symptom, match: '^AssertionError', reason: a test}
-  - {name: engine, cause: vllm_engine_crash, rank: wrapper, match: 'engine died', reason: others}
-  - {name: launcher, cause: "", rank: wrapper, match: 'job failed', reason: somebody else}
-frames:
-  - {cause: reward_fn, frames: 'reward\.py'}
-"""
-    )
-)
+RULES = compiled(yaml.safe_load(Path(__file__).with_name("sample_rules.yaml").read_text()))
 
 
 def traceback(exception: str, place: str = "/x/app.py") -> str:

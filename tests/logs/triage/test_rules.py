@@ -9,23 +9,12 @@ import yaml
 
 from ci_tasks import resources
 from ci_tasks.logs.lines import expression
+from ci_tasks.logs.triage import rules
 from ci_tasks.logs.triage.log_prefixes import read
-from ci_tasks.logs.triage.rules import (
-    FILE,
-    NOISE,
-    PROGRESS,
-    RAISED,
-    ROOT,
-    SUCCESS,
-    SYMPTOM,
-    WRAPPER,
-    Rule,
-    compiled,
-    shipped,
-)
+from ci_tasks.logs.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, Rule, compiled, shipped
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED
 
-DESCRIBED: dict[str, Any] = yaml.safe_load(resources.text(FILE))
+DESCRIBED: dict[str, Any] = yaml.safe_load(resources.text(rules.FILE))
 RULES: list[dict[str, Any]] = DESCRIBED["rules"]
 EXAMPLES = [(rule, line) for rule in RULES for line in rule.get("examples", [])]
 LOOKED_FOR = [(rule, line) for rule, line in EXAMPLES if rule["rank"] not in (SUCCESS, PROGRESS)]  # those end a log
@@ -34,7 +23,7 @@ REFUSED = [(rule, line) for rule in RULES for line in rule.get("not", [])]
 
 def possible_raised(rule: dict[str, Any]) -> list[bool]:
     """How its lines are said: raised, by the way, or either."""
-    return [rule["only"] == RAISED] if "only" in rule else [True, False]
+    return [rule["only"] == rules.RAISED] if "only" in rule else [True, False]
 
 
 def first(line: str, raised: bool) -> Rule:
@@ -68,9 +57,9 @@ def test_an_example_contains_a_keyword() -> None:
 
 def test_what_explains_a_failure_has_a_cause_and_a_verdict() -> None:
     for rule in shipped().rules:
-        assert rule.rank in (ROOT, SYMPTOM, WRAPPER, NOISE, SUCCESS, PROGRESS), rule.name
+        assert rule.rank in (ROOT, rules.SYMPTOM, rules.WRAPPER, NOISE, SUCCESS, PROGRESS), rule.name
         assert rule.verdict in ("", FAILED, BLOCKED, CANCELLED), rule.name
-        if rule.rank == "root":
+        if rule.rank == ROOT:
             assert rule.cause, rule.name
         if rule.rank in (NOISE, SUCCESS, PROGRESS):
             assert not rule.cause and not rule.verdict, rule.name
