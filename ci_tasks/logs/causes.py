@@ -47,10 +47,6 @@ VERDICTS = {
 _MOST_TESTS, _FEW_TESTS = 10, 2  # that are named, and that a command names
 
 
-def verdict_sentence(triage: Triage) -> str:
-    return VERDICTS[triage.verdict]
-
-
 def cause_sentence(triage: Triage) -> str:
     """The cause in words, and its name."""
     return f"{triage.reason} ({triage.cause})" if triage.reason else triage.cause

@@ -330,14 +330,8 @@ class WorkflowJob:
         return f"the log of {self.title}"
 
 
-@dataclass(frozen=True)
-class FailedJob:
-    job: WorkflowJob
-    log: OpenLog
-
-
 @contextmanager
-def open_failed_jobs(url: str, *, only_one: bool = False) -> Iterator[list[FailedJob]]:
+def open_failed_jobs(url: str, *, only_one: bool = False) -> Iterator[list[tuple[WorkflowJob, OpenLog]]]:
     """The failed jobs at `url`, MOST_JOBS at most, with their logs on disk.
 
     Raises UsageError for a URL that names no failed job, or several if `only_one` may be meant (the hint lists their
@@ -354,7 +348,7 @@ def open_failed_jobs(url: str, *, only_one: bool = False) -> Iterator[list[Faile
             failed = []
             for job in first_jobs(jobs, place):
                 file = stack.enter_context(client.log(job))
-                failed.append(FailedJob(job, read_logs(file, job.log_name, stack)))
+                failed.append((job, read_logs(file, job.log_name, stack)))
         yield failed
 
 

@@ -62,9 +62,9 @@ def from_url(
     with ExitStack() as stack:
         green = [_one(_selected(stack.enter_context(open_log(name)), None), name) for name in passed]
         analysed = []
-        for one in stack.enter_context(open_failed_jobs(url, only_one=only_one)):
-            selected = _one(_selected(one.log, None), one.log.name)
-            read_job, known = selected.job, one.job
+        for known, log in stack.enter_context(open_failed_jobs(url, only_one=only_one)):
+            selected = _one(_selected(log, None), log.name)
+            read_job = selected.job
             job = replace(
                 read_job,
                 repository=read_job.repository or known.repository,
@@ -74,7 +74,7 @@ def from_url(
                 pull_request=read_job.pull_request or known.pull_request,
                 conclusion=read_job.conclusion or (FAILURE if known.has_failed else known.conclusion),
             )
-            analysed.append(_analysed(one.log.name, replace(selected, job=job), exit_code, green))
+            analysed.append(_analysed(log.name, replace(selected, job=job), exit_code, green))
         return analysed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ci_tasks.errors import printable
-from ci_tasks.logs.causes import UNKNOWN, cause_sentence, next_command, tests_sentence, verdict_sentence
+from ci_tasks.logs.causes import UNKNOWN, VERDICTS, cause_sentence, next_command, tests_sentence
 from ci_tasks.records import PASSED, Hang, RunRecord, Triage
 from ci_tasks.report.table import Table, wrapped
 
@@ -43,7 +43,7 @@ def describe(triage: Triage, width: int | None = None, source: str = "") -> list
     body = Table([(f"{name:<10}", text) for name, text in facts]).text(width)
     follows = [f"next: {printable(command)}"] if source and (command := next_command(triage, source)) else []
     context = [printable(line) for line in _context(triage, width)] if facts else []
-    return [verdict_sentence(triage), *body, *context, *(["", *follows] if follows else [])]
+    return [VERDICTS[triage.verdict], *body, *context, *(["", *follows] if follows else [])]
 
 
 def hang_groups(hang: Hang, width: int | None = None) -> list[str]:

@@ -232,7 +232,7 @@ def cause_of(candidate: Candidate, candidates: Sequence[Candidate], rules: Rules
     if wrapping := [link for link in of_chain if link is not rule]:
         return wrapping[0].blame
     if place := rules.place(candidate.text, candidate.frames[:-13:-1]):
-        return place.cause, place.verdict
+        return place.blame
     if rule.cause:
         return rule.blame
     around = [one for one in candidates if one.rule.rank == WRAPPER and one.rule.cause not in ("", CANCELLED)]

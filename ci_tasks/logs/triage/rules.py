@@ -20,7 +20,8 @@ _NOT_READ = ("match", "learnt", "examples", "not")  # keys that are for people a
 
 @dataclass(frozen=True)
 class Rule:
-    """One entry of rules.yaml; its head explains the fields. `order` is its place there."""
+    """One entry of rules.yaml; its head explains the fields. `order` is its place there. `match` is compiled only in
+    entries of `frames`, which say whose code raises."""
 
     name: str
     rank: str
@@ -30,6 +31,7 @@ class Rule:
     cause: str = ""
     unless: Any = None
     frames: Any = None
+    match: Any = None
     only: str = ""
 
     def holds(self, text: str, frames: str, raised: bool) -> bool:
@@ -49,16 +51,6 @@ NO_RULE = Rule("", "none", "", FAILED, order=-1)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Whose code raises: an entry of rules.yaml's `frames`."""
-
-    cause: str
-    verdict: str
-    frames: Any
-    match: Any = None
-
-
-@dataclass(frozen=True)
 class Rules:
     """All of them. `words` is the expression for lines that are worth a look, `died` finds the end of a process;
     `explanations` says what a cause means where the quoted line's rule does not."""
@@ -66,7 +58,7 @@ class Rules:
     words: bytes
     died: Any
     rules: Sequence[Rule]
-    places: Sequence[Place]
+    places: Sequence[Rule]
     matcher: Any
     explanations: Mapping[str, str]
 
@@ -79,7 +71,7 @@ class Rules:
                 return rule
         return NO_RULE
 
-    def place(self, text: str, frames: Sequence[str]) -> Place | None:
+    def place(self, text: str, frames: Sequence[str]) -> Rule | None:
         """What the frames of an exception, innermost last, say of its cause."""
         matching = (place for place in self.places if place.match is None or place.match.search(text))
         return next((place for place in matching if any(map(place.frames.search, frames))), None)
@@ -121,7 +113,8 @@ def compiled(data: dict[str, Any]) -> Rules:
             raise ValueError(f"rule {entry.get('name', f'number {order + 1}')}: {error}") from error
     for entry in data["frames"]:
         cause = entry["cause"]
-        places.append(Place(cause, verdicts.get(cause, FAILED), **expressions(entry, "frames", "match")))
+        of_code = expressions(entry, "frames", "match")
+        places.append(Rule("", ROOT, "", verdicts.get(cause, FAILED), -1, cause, **of_code))
     matcher.Compile()
     # YAML folds lines with a space, which is none of the words'.
     words, died = (re.sub(r"\|\s+", "|", data.get(name, "$^")) for name in ("words", "died"))

@@ -53,7 +53,6 @@ class Traceback:
     open: bool = True
     linked: bool = False
     quiet: int = 0
-    in_code: bool = False
     indent: str = ""
     of_task: bool = False
 
@@ -148,7 +147,7 @@ class Tracebacks:
                 del current.calls[_MOST_CALLS // 2 : -_MOST_CALLS // 2]
             elif len(current.calls) < _MOST_OF_STACK:  # which begins with the innermost call
                 current.calls.insert(0, call)
-            current.quiet, current.in_code = 0, not text.startswith(" ")
+            current.quiet = 0
             return True
         if current.stack:
             if not text:
@@ -156,11 +155,7 @@ class Tracebacks:
             return not text
         if not text or _CODE.match(text):
             _add_code(current, text)
-            current.quiet, current.in_code = 0, current.in_code and not text
-            return True
-        if current.in_code:  # pasted without its indentation: the line after File is code
-            current.in_code = False
-            _add_code(current, text)
+            current.quiet = 0
             return True
         match = EXCEPTION.match(text)
         if match is None or not _is_type(match["type"], at_once=current.quiet == 1):

@@ -17,7 +17,7 @@ RUN = f"{WEB}/actions/runs/7"
 
 def job_at(url: str) -> WorkflowJob:
     with open_failed_jobs(url, only_one=True) as (failed,):
-        return failed.job
+        return failed[0]
 
 
 def refused(url: str) -> CiTasksError:
@@ -30,9 +30,9 @@ def refused(url: str) -> CiTasksError:
 
 def test_a_failed_job_comes_with_its_log_and_what_github_knows(api: Serving, storage: Storage) -> None:
     with open_failed_jobs(JOB) as (failed,):
-        assert b"".join(failed.log.jobs[0].chunks()) == storage.log
+        assert b"".join(failed[1].jobs[0].chunks()) == storage.log
     workflow, ended = ".github/workflows/pr-test.yml", ("completed", "failure", "h100-3", JOB)
-    assert failed.job == WorkflowJob("THUDM/slime", workflow, 9, "job 9", *ended)
+    assert failed[0] == WorkflowJob("THUDM/slime", workflow, 9, "job 9", *ended)
 
 
 # -- which job
@@ -52,7 +52,7 @@ def test_of_several_failed_jobs_each_address_is_given_or_all_are_read(api: Servi
     assert error.hint == f"--url takes:\n  job 9: {JOB}\n  job 11: {RUN}/job/11"
     api.on(f"{REPO}/actions/jobs/11/logs", leads_to(storage))
     with open_failed_jobs(RUN) as failed:
-        assert [one.job.id for one in failed] == [9, 11]
+        assert [job.id for job, _ in failed] == [9, 11]
     assert api.paths().count(f"{REPO}/actions/jobs/9") == 0, "a listed job is not asked for again"
 
 

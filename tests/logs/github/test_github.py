@@ -140,7 +140,7 @@ AT = f"{REPO}/actions/jobs/9"
 
 def log_at(url: str) -> bytes:
     with open_failed_jobs(url) as (failed,):
-        return b"".join(failed.log.jobs[0].chunks())
+        return b"".join(failed[1].jobs[0].chunks())
 
 
 def refused(kind: type[CiTasksError] = Blocked) -> CiTasksError:

@@ -46,14 +46,12 @@ ValueError: no rows
 """
 CALLS = ["run.py:<module>", "app.py:main"]
 END = "ValueError: no rows"
-BARE = "".join(f"{row.strip()}\n" for row in PLAIN.splitlines() if "~~" not in row)
 INDENTED = "".join(f"      {row}\n" for row in PLAIN.splitlines())
 OTHERS = ["Epoch: 3", "Done: yes", "Warning: slow", "BatchSize: 8"]
 ENDED = [
     ("plain", PLAIN),
     ("with lines of others in between", PLAIN.replace("    main()", "INFO 01-01 10:00:00 [x.py:1] served\n    main()")),
     ("a header with a time", PLAIN.replace("Trace", "[2025-03-01 09:12:40 TP3] Scheduler hit an exception: Trace")),
-    ("without indentation", BARE),
     ("code like an exception", PLAIN.replace('raise ValueError(f"no {name}")', "ConfigError: type = errors.Config")),
     ("indented", INDENTED),
     *((f"{line} of others", PLAIN.replace(END, f"step 3\n{line}\n{END}")) for line in OTHERS),
