@@ -26,7 +26,6 @@ from ci_tasks.results.load import UnreadableRun, load_record
 _RECENT = 20  # of the passed runs of a row, how many say how long it takes
 _NEWEST = 100  # batches whose directory is compared with what was seen, for rows that were added later
 _RACY = 2 * 10**9  # ns; a directory that changed so lately may change again without its time doing so
-_REPORT_SECONDS = 1.0  # after which a person is told what takes so long
 _UNREADABLE = (OSError, UnreadableRun)
 
 
@@ -204,11 +203,9 @@ def sync(connection: index.Connection) -> None:
     batches = dict.fromkeys(name for name, (is_open, _) in indexed.items() if is_open)
     batches |= dict.fromkeys(name for name in sorted(indexed)[-_NEWEST:] if _has_changed(runs / name, indexed[name][1]))
     batches |= dict.fromkeys(name for name in store.batches() if name not in indexed)
-    started, unreadable = time.monotonic(), list[str]()
+    unreadable = list[str]()
     for batch in batches:
         unreadable += _sync_batch(connection, runs / batch)
-        if time.monotonic() > started + _REPORT_SECONDS:
-            index.warn_once("reading run directories into the history, which may take a while")
     if unreadable:
         index.warn_once(f"{len(unreadable)} run{'s'[: len(unreadable) > 1]} cannot be read, such as {unreadable[0]}")
 

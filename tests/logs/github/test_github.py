@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import os
 import socket
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -224,15 +222,6 @@ def test_nobody_answers(api: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     error = refused()
     assert error.message == "github.com cannot be read: Connection refused"
     assert "a saved log needs none" in error.hint
-
-
-def test_a_log_has_no_name_while_it_is_there_so_none_after_sigkill(
-    api: Serving, storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    with open_failed_jobs(JOB):
-        assert os.listdir(tmp_path / "tmp") == []
 
 
 # -- proxies and certificates

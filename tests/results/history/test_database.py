@@ -65,16 +65,6 @@ def test_a_damaged_database_is_set_aside_and_made_again(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("end", ["", "-wal", "-shm"])
-def test_a_removed_part_of_the_database_is_made_again(end: str, make: Make, home: Path) -> None:
-    make()
-    with closing(sqlite3.connect(home / "nothing.db" if not home.exists() else home / "history.db")) as other:
-        assert _rows() == ["row-1"]
-        other.execute("PRAGMA user_version").fetchone()  # holds the files beside it open
-        Path(f"{home / 'history.db'}{end}").unlink(missing_ok=True)
-    assert _rows() == ["row-1"]
-
-
 def _locked(path: Path) -> sqlite3.Connection:
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")

@@ -154,13 +154,3 @@ def test_what_is_no_row_is_left_out(name: str, make: Make, home: Path) -> None:
     make()
     (home / "runs" / "20260101-120000-ckpt" / name).mkdir()
     assert _shown() == {"ckpt.01": "passed"}
-
-
-def test_a_long_catch_up_says_what_it_does(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(history, "_REPORT_SECONDS", 0.0)
-    make()
-    assert len(_shown()) == 1
-    output = capsys.readouterr().err
-    assert "reading run directories into the history" in output
