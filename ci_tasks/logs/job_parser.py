@@ -411,30 +411,22 @@ def _missing_facts(job: facts.RecoveredJob, *, is_whole: bool, has_set_up: bool,
     masked = ", ".join(dict.fromkeys(name for step in job.steps for name in step.masked))
     scripts = " ".join(step.script for step in job.steps)
     wants_gpu = "--gpus" in scripts or "gpu_lock_exec" in scripts
-    ended_badly = [step.name for step in job.steps if step.outcome]
+    has_no_code = job.exit_code is None and job.conclusion not in (facts.SUCCESS, facts.CANCELLED)
     missing = {
         "the repository: no checkout is in the log": not job.repository,
         "the commit: no checkout step names it": not job.commit,
         f"the whole commit: the log has only {job.commit}": 0 < len(job.commit) < _WHOLE_SHA,
-        "the ref: whether this was a pull request is not known": bool(job.commit and not job.ref),
-        "the merge's parents: GitHub drops a merge commit once its pull request moves on": bool(
-            job.pull_request and not job.merge_head
-        ),
+        "the ref: whether this was a pull request is not known": job.commit and not job.ref,
+        "the merge's parents: GitHub may drop a merge commit later": job.pull_request and not job.merge_head,
         "the job's name: only the scripts tell which row it was": not job.job_name,
         "the steps: the log has no `Run` group, so no script and no environment is known": not job.steps,
-        f"the values of {masked}: GitHub shows secrets as ***, so yours are used": bool(masked),
+        f"the values of {masked}: GitHub shows secrets as ***, so yours are used": masked,
         "the image: no `docker run` could be read from the script": "docker" in scripts and not job.image,
         f"the image: the script calls it {job.image}, which only the shell knew": "$" in job.image,
-        f"the image's digest: no pull of {job.image} is in the log, so its tag may have moved since": bool(
-            job.image and not job.digest
-        ),
+        f"the image's digest: no pull of {job.image} is in the log": job.image and not job.digest,
         "the GPU model and driver: the job did not print nvidia-smi's table": wants_gpu and not job.gpu_models,
         "the packages: the job printed none": not job.packages,
-        f"which step failed the job: {', '.join(ended_badly)} all ended badly; the first is meant": len(ended_badly)
-        > 1,
         "the log's end: the runner's last message is not in it, so it is only a part": not is_whole,
-        "the exit code: no step ended with `Process completed with exit code`": (
-            job.exit_code is None and job.conclusion not in (facts.SUCCESS, facts.CANCELLED)
-        ),
+        "the exit code: no step ended with `Process completed with exit code`": has_no_code,
     }
     return tuple(sentence for sentence, is_missing in missing.items() if is_missing)
