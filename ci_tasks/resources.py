@@ -20,7 +20,7 @@ def path(name: str) -> Path:
 
 
 def text(name: str) -> str:
-    """The text of a file of the package itself, such as `report/html/page.css`."""
+    """The text of a file of the package itself, such as `report/page.css`."""
     return (_PACKAGE / name).read_text(encoding="utf-8")
 
 

@@ -1,16 +1,17 @@
 """Runs as markdown: fit for a GitHub job summary, or for a comment.
 
 GitHub takes a megabyte a step and drops the whole summary beyond it, so the text stays below: what failed stands first.
+What leaves this machine, this text or a page, is without the checkout's path, home directories and names of users.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.report import results
 from ci_tasks.report.outcome import verdict
-from ci_tasks.report.public import Public
 from ci_tasks.report.table import Table, cell, fenced
 from ci_tasks.report.triage import describe, exceptions_of, hang_groups
 
@@ -73,3 +74,27 @@ def _deviations(records: Sequence[RunRecord]) -> str:
 
 def _details(summary: str, lines: Sequence[str]) -> str:
     return "\n".join([f"<details><summary>{summary}</summary>", "", *lines, "", "</details>", ""])
+
+
+_HOME = re.compile(r"(?<![\w.])/(?:home|Users)/([\w.-]+)|(?<![\w./])/root(?![\w.-])")
+_SHORTEST = 3  # letters of a name that is hidden wherever it stands
+_SHARED = {"root", "runner", "ubuntu", "user", "slime", "verl"}  # accounts that name no person, or are words of ours
+
+
+class Public:
+    """Hides what the records' checkouts say of this machine."""
+
+    def __init__(self, records: Sequence[RunRecord]) -> None:
+        paths = {record.checkout.path for record in records if record.checkout and len(record.checkout.path) > 1}
+        longest_first = sorted(paths, key=len, reverse=True)
+        self._paths = {form: path.rpartition("/")[2] for path in longest_first for form in (path, cell(path))}
+        names = {match[1] for path in paths if (match := _HOME.match(path)) and match[1]} - _SHARED
+        words = "|".join(re.escape(name) for name in names if len(name) >= _SHORTEST)
+        self._names = re.compile(rf"(?<![\w.-])(?:{words})(?![\w.-])") if words else None
+
+    def text(self, text: str) -> str:
+        if "/" in text:
+            for path, name in self._paths.items():
+                text = text.replace(path, name)
+            text = _HOME.sub("~", text)
+        return self._names.sub("USER", text) if self._names else text

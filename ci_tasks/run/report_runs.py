@@ -16,8 +16,8 @@ from ci_tasks.errors import UsageError, some
 from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import BatchResult, RunRecord
 from ci_tasks.registry import features, hooks
-from ci_tasks.report.html.page import Bar, Log, Run, page, phases
 from ci_tasks.report.outcome import NextStep, next_steps, verdict
+from ci_tasks.report.page import Bar, Log, Run, page, phases
 from ci_tasks.results import store
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.judge_run import gpu_samples

@@ -66,12 +66,6 @@ def test_an_unknown_word_exits_with_2_and_suggests_the_nearest(line: str, capsys
 LONG = "x" * 50_000
 
 
-@pytest.mark.parametrize("argv", [[LONG], [f"--{LONG}"], ["jobs", "ckpt", LONG], ["clean", f"--all={LONG}"]])
-def test_a_word_of_any_length_is_shown_shortened(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(argv, capsys)
-    assert (code, len(err) < 600) == (2, True)
-
-
 def test_a_word_behind_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(["triage", "--", "-x.log"], capsys)
     assert (code, "'-x.log' cannot be read: No such file" in err) == (2, True)

@@ -84,14 +84,6 @@ def test_a_row_that_never_began_has_no_log() -> None:
     assert testcase.findtext("error") == "no GPU"
 
 
-def test_the_digest_of_the_image_that_ran_is_told() -> None:
-    digests = [{"name": "c", "digests": ["slimerl/slime@sha256:12"]}]
-    testcase = case(record(environment={"image": "slimerl/slime:latest", "containers": digests}))
-    assert {node.get("name"): node.get("value") for node in testcase.iter("property")}[
-        "digest"
-    ] == "slimerl/slime@sha256:12"
-
-
 def test_no_row_is_a_file_all_the_same() -> None:
     assert ElementTree.fromstring(render("b", [], [])).get("tests") == "0"
 
@@ -106,11 +98,6 @@ def test_whatever_rows_and_reasons_contain_it_is_xml(name: str, row: str, reason
     text = render(name, [failed], [line]).encode("utf-8")
     junit = read_junit([text])
     assert junit is not None and (junit.tests, junit.failures) == (1, 1)
-
-
-def test_what_reorders_or_controls_a_text_is_shown_as_text() -> None:
-    failed = record("ppo", "failed", reason="passed\u202egpj.\x9b2J\x1b]52;c;eA==\x07")
-    assert "passed\\u202egpj.\\x9b2J\\x1b]52;c;eA==\\x07" in render("batch", [failed], [""])
 
 
 def test_what_xml_cannot_say_is_marked() -> None:

@@ -96,19 +96,6 @@ def test_no_row_at_all() -> None:
     assert render("t", []).splitlines()[0] == "## No row ran"
 
 
-def test_a_row_that_hung_lists_who_stood_where() -> None:
-    groups = [
-        {"who": "ranks 0-2", "where": "all_reduce at train.py:61"},
-        {"who": "rank 3", "where": "queue.get at l.py:8"},
-    ]
-    hang = {"outcome": "shown", "kind": "rank waits elsewhere", "reason": "rank 3 waits", "groups": groups}
-    triage = {
-        "cause": "timeout_hang", "verdict": "failed", "line_no": None, "line": "", "signature": "", "confidence": 0.5,
-    }  # fmt: skip
-    text = render("b", [record("a", "failed", hang=hang, triage=triage)])
-    assert ["rank", "3", "queue.get", "at", "l.py:8"] in [line.split() for line in text.splitlines()]
-
-
 def test_the_probes_exceptions_stand_with_the_failure_and_those_of_tasks_are_called_so() -> None:
     probe = {"exceptions": ["pid 7, rank 3: KeyError: 'x'"]}
     triage = {"cause": "x", "verdict": "failed", "line_no": None, "line": "", "signature": "", "confidence": 0.5}

@@ -82,15 +82,6 @@ def test_a_difference_that_one_row_has_twice_counts_once() -> None:
     assert deviations(records)[-1] == "  code:  merge → tree; yours [a]"
 
 
-def test_long_scripts_and_messages_of_several_lines_take_one_line() -> None:
-    script = "set -e\n" + "pip install something  \\\n" * 10
-    lines = deviations([record("a", deviations=[differs("step\n'x'", script, script + "y", "one\ntwo")])])
-    assert len(lines) == 2
-    here, ci = lines[1].rpartition("; one two")[0].split(" → ")[::-1]
-    assert ci.startswith("  step 'x':  set -e pip install") and "characters left out" in ci
-    assert here.endswith("something \\ y"), "what is another at the end is seen"
-
-
 def test_our_own_sentence_is_not_cut() -> None:
     text = "Python processes note what they import, how they fail and how they end; torch's flight recorder is on"
     assert "left out" not in "".join(deviations([record("a", deviations=[differs("probe", "none", text)])]))

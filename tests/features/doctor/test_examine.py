@@ -1,13 +1,10 @@
-"""`doctor` on this machine, with programs of the test's own in front of the real ones; its table; odd answers."""
+"""`doctor` of several hosts, its table, and odd answers."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -21,52 +18,16 @@ from ci_tasks.features.doctor.examine import HostResult, examine_host
 from ci_tasks.hosts.queries import QueryRunner
 from tests.parts.processes import LocalQueryRunner
 
-DATA = Path(__file__).with_name("data")
 QUIET = "env: {HF_HUB_OFFLINE: '1'}"
-Program = Callable[[str, Mapping[str, str]], None]
 
 
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
-    """Puts a program before all others on PATH; it prints the file of `data`, or does the shell text after `!`,
-    that belongs to the first words it knows among its own, and refuses any other question."""
-    bin = tmp_path / "bin"
-    bin.mkdir()
-    monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
-
-    def make(name: str, answers: Mapping[str, str]) -> None:
-        cases = [
-            f"*{shlex.quote(argv)}*) {then[1:] if then.startswith('!') else f'cat {DATA / then}'};;"
-            for argv, then in answers.items()
-        ]
-        body = "\n".join(["#!/bin/sh", 'case "$*" in', *cases, '*) echo "surprise: $*" >&2; exit 99;;', "esac"])
-        (bin / name).write_text(body + "\n")
-        (bin / name).chmod(0o755)
-
-    return make
-
-
-SMI = {
-    "--query-gpu=index,uuid": "smi-gpus-h100x8.txt",
-    "--query-gpu=index,pci": "smi-health-h100.txt",
-    "--query-remapped": "!:",
-    "--query-compute": "smi-apps.txt",
-}
-DOCKER = {"version": "!echo 27.1.1", "info": "docker-info.json", "image inspect": "docker-image.json"}
-
-
-def local(_: HostSpec) -> AbstractContextManager[QueryRunner]:
-    return nullcontext(LocalQueryRunner())
-
-
-def examined(text: str, open_query_runner: Any = local, images: Sequence[str] = ()) -> list[HostResult]:
+def examined(text: str, open_query_runner: Any) -> list[HostResult]:
     hosts = config.read(text).hosts
     return [
         result
         for name in hosts
         if name not in ("local", "sim")
-        for result in examine_host(hosts[name], images, open_query_runner)
+        for result in examine_host(hosts[name], (), open_query_runner)
     ]
 
 
@@ -75,18 +36,6 @@ def by_topic(results: Sequence[HostResult]) -> dict[str, list[str]]:
     for each in results:
         topics.setdefault(each.topic, []).append(each.status)
     return topics
-
-
-def test_a_gpu_host_is_examined(program: Program) -> None:
-    program("nvidia-smi", SMI)
-    program("docker", DOCKER)
-    program("dmesg", {"--kernel": "dmesg-xids.txt"})
-    results = examined(f"hosts: {{box: {{gpus: 8, {QUIET}}}}}", images=["slimerl/slime:latest"])
-    topics = by_topic(results)
-    assert topics["docker"] == topics["NVIDIA runtime"] == topics["image"] == topics["GPUs"] == ["ok"]
-    assert topics["GPU use"] == ["warning", "warning", "warning"]
-    assert topics["Xid"] == ["warning"] * 2
-    assert topics["clock"] == ["ok"]
 
 
 class Dying:

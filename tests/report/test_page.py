@@ -14,8 +14,8 @@ from ci_tasks import resources
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.logs.metrics import Series
 from ci_tasks.records import GpuUse, ProbeSummary, RunRecord
-from ci_tasks.report.html.page import MOST_LINES, Bar, Log, Run, gpu_charts, metric_charts, page, timeline
 from ci_tasks.report.outcome import NextStep
+from ci_tasks.report.page import MOST_LINES, Bar, Log, Run, gpu_charts, metric_charts, page, timeline
 from tests.report import test_markdown
 from tests.report.test_live import contrast
 from tests.report.test_markdown import TRIAGE
@@ -220,7 +220,7 @@ def test_logs_are_read_one_after_another_while_the_page_is_written() -> None:
     assert "".join(written).count("      1 x\n") == 1
 
 
-COLOURS = dict(re.findall(r"--([\w-]+): light-dark\(([^)]+)\)", resources.text("report/html/page.css")))
+COLOURS = dict(re.findall(r"--([\w-]+): light-dark\(([^)]+)\)", resources.text("report/page.css")))
 TEXT_ON = [
     *((name, "bg", 4.5) for name in ("fg", "muted", "link", "passed", "failed", "blocked", "other")),
     *((name, "panel", 4.5) for name in ("fg", "muted")),

@@ -28,8 +28,8 @@ from ci_tasks.errors import printable, some
 from ci_tasks.logs.lines import blocks, segments, visible
 from ci_tasks.logs.metrics import Series
 from ci_tasks.records import PLANNED, RUNNING, RunEnvironment, RunRecord, overall
+from ci_tasks.report.markdown import Public
 from ci_tasks.report.outcome import NextStep, failures, verdict
-from ci_tasks.report.public import Public
 from ci_tasks.report.results import attempts, evidence_of, rows_by_deviation, took
 from ci_tasks.report.table import duration
 from ci_tasks.report.triage import describe, exceptions_of, numbered_context
@@ -71,8 +71,8 @@ def page(
     logs = [*(run.log for run in runs if run.log is not None), *more_logs]
     numbers = {run.record.id: str(logs.index(run.log)) for run in runs if run.log is not None}
     most = min(MOST_LINES, _ALL_LINES // max(len(logs), 1))
-    style = resources.text("report/html/page.css")
-    template = _environment(Public(records)).from_string(resources.text("report/html/page.html.j2"))
+    style = resources.text("report/page.css")
+    template = _environment(Public(records)).from_string(resources.text("report/page.html.j2"))
     return template.generate(
         title=title,
         style=Markup(style),
