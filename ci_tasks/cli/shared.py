@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -166,12 +166,13 @@ def _payload(file: str) -> dict[str, object]:
 
 def print_json(value: Any, *, when: bool = True, versioned: bool = True) -> None:
     """Print a record, a sequence of records, or what is JSON already, `when` a program asked for it."""
+    if not when:
+        return
     if is_dataclass(value) and not isinstance(value, type):
         value = encode(value, versioned=versioned)
     elif not isinstance(value, dict):
         value = [encode(one, versioned=versioned) if is_dataclass(one) else one for one in value]
-    if when:
-        print(json_document(value))
+    print(json_document(value))
 
 
 def print_result(value: Any, lines: Callable[[], Iterable[str]], *, as_json: bool, versioned: bool = False) -> None:
@@ -179,26 +180,20 @@ def print_result(value: Any, lines: Callable[[], Iterable[str]], *, as_json: boo
     print_json(value, versioned=versioned) if as_json else print("\n".join(lines()))
 
 
-@contextlib.contextmanager
-def for_programs(*, as_json: bool, events: str | None) -> Iterator[EventStream | None]:
-    """The stream of --events; what is for people is on standard error if a program reads standard output."""
+def perform(run: Callable[[EventStream | None], Any], options: Any) -> int:
+    """Call `run` with the stream of --events; what is for people is on standard error if a program reads standard
+    output. It returns a record with an exit code, or the code and what --json prints, None for nothing."""
     from ci_tasks.run.events import STDOUT, open_events
 
-    if as_json and events == STDOUT:
+    if options.json and options.events == STDOUT:
         raise UsageError("--json and --events - cannot be combined: both would be on standard output")
-    with people_read_stderr(as_json or events == STDOUT), open_events(events) as stream:
-        yield stream
-
-
-def perform(run: Callable[[EventStream | None], Any], options: Any) -> int:
-    """Call `run` with the stream of --events, and print its record if it is to be JSON. Returns its exit code."""
-    with for_programs(as_json=options.json, events=options.events) as stream:
+    with people_read_stderr(options.json or options.events == STDOUT), open_events(options.events) as stream:
         result = run(stream)
-        code = int(result.exit_code or 0)
+        code, record = result if isinstance(result, tuple) else (int(result.exit_code or 0), result)
         if stream:
             stream.exit_code = code
-    print_json(result, when=options.json)
-    return code
+    print_json(record, when=options.json and record is not None)
+    return int(code)
 
 
 def people_read_stderr(when: bool) -> AbstractContextManager[object]:

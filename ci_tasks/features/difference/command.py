@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import JSON, ONE_RUN, Option, positional, switch, text
-from ci_tasks.cli.shared import print_json
+from ci_tasks.cli.shared import print_result
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.resources import user_path
 
@@ -48,7 +48,6 @@ def diff(options: DiffOptions) -> int:
 
     Exit code 0 whatever differs; with --exact and --golden 1 unless all of it is shown to be equal.
     """
-    from ci_tasks.agent.codec import encode
     from ci_tasks.features.difference import values
     from ci_tasks.features.difference.compare import RunDifference, compare_runs, last_passed, one_side, text
     from ci_tasks.records import PASSED
@@ -76,8 +75,5 @@ def diff(options: DiffOptions) -> int:
         else:
             result = compare_runs(old, new)
             lines = text(old, new, result, terminal_width())
-    if options.json:
-        print_json(encode(result, versioned=False))
-    else:
-        print("\n".join(lines))
+    print_result(result, lambda: lines, as_json=options.json)
     return 0 if isinstance(result, RunDifference) else values.EXIT_CODES[result.outcome]

@@ -27,7 +27,6 @@ def hang(options: HangOptions) -> int:
     ci-tasks hang last --brief            for an assistant
     ci-tasks hang last --json
     """
-    from ci_tasks.agent.codec import encode
     from ci_tasks.cli.shared import print_json
     from ci_tasks.features.hang.analysis import EXIT_CODES, analyse_hang
     from ci_tasks.report import brief
@@ -38,7 +37,7 @@ def hang(options: HangOptions) -> int:
     id, run = find_one(options.run, RUNS)
     result, note = of_ended(run) or (analyse_hang(look_at(run)), "")
     if options.json:
-        print_json(encode(result, versioned=False))
+        print_json(result, versioned=False)
     elif options.brief:
         print(brief.hang(result, id, note), end="")
     else:

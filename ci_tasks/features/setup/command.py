@@ -42,6 +42,5 @@ def setup(options: SetupOptions) -> int:
 
     with people_read_stderr(options.json):
         result = set_up(options.repo, options.workflow, options.label, options.rows, options.index, confirm)
-    if options.json:
-        print_json(asdict(result))
+    print_json(asdict(result), when=options.json)
     return result.exit_code

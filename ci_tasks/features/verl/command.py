@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci_tasks.cli.shared import for_programs, print_json
+from ci_tasks.cli.shared import perform
 from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.verl.levels.levels import LevelRequest
 from ci_tasks.features.verl.options import VerlOptions
@@ -31,22 +31,14 @@ def verl(options: VerlOptions) -> int:
     Prints the summary for the pull request. Exit code 0 if the level passed, 1 if it failed, 4 if it is not proven,
     125 if it is blocked.
     """
-    from ci_tasks.agent.codec import encode
-
     request = level_request(options)
     if not (options.log or (options.bridge and options.verl)):
         hint = "the sample: --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim"
         raise UsageError("verl needs --bridge DIR and --verl DIR (or BRIDGE_REPO and VERL_REPO)", hint=hint)
-    with for_programs(as_json=options.json, events=options.events) as events:
-        # With whole paths, so that its command line starts the same plan from any directory.
-        named = {name: getattr(options, name) for name in ("bridge", "verl", "baseline")}
-        whole: dict[str, Any] = {name: str(user_path(path).absolute()) for name, path in named.items() if path}
-        code, result = _performed(replace(options, **whole), request, events)
-        if events:
-            events.exit_code = code
-    if options.json and result is not None:
-        print_json([encode(one) for one in result] if isinstance(result, list) else encode(result))
-    return code
+    # With whole paths, so that its command line starts the same plan from any directory.
+    named = {name: getattr(options, name) for name in ("bridge", "verl", "baseline")}
+    whole: dict[str, Any] = {name: str(user_path(path).absolute()) for name, path in named.items() if path}
+    return perform(lambda events: _performed(replace(options, **whole), request, events), options)
 
 
 def _performed(options: VerlOptions, request: LevelRequest, events: EventStream | None) -> tuple[int, Any]:
