@@ -10,14 +10,12 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
-from ci_tasks import resources
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.logs.metrics import Series
 from ci_tasks.records import GpuUse, ProbeSummary, RunRecord
 from ci_tasks.report.outcome import NextStep
 from ci_tasks.report.page import MOST_LINES, Bar, Log, Run, gpu_charts, metric_charts, page, timeline
 from tests.report import test_markdown
-from tests.report.test_live import contrast
 from tests.report.test_markdown import TRIAGE
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\u202e\x1b[31m"
@@ -218,29 +216,6 @@ def test_logs_are_read_one_after_another_while_the_page_is_written() -> None:
             break
     assert read == ["a"]
     assert "".join(written).count("      1 x\n") == 1
-
-
-COLOURS = dict(re.findall(r"--([\w-]+): light-dark\(([^)]+)\)", resources.text("report/page.css")))
-TEXT_ON = [
-    *((name, "bg", 4.5) for name in ("fg", "muted", "link", "passed", "failed", "blocked", "other")),
-    *((name, "panel", 4.5) for name in ("fg", "muted")),
-    *(("fg", "mark", 4.5), ("muted", "mark", 3.0)),
-    *((f"c{number}", "bg", 3.0) for number in range(6)),
-]
-
-
-def test_words_and_lines_stand_out_enough_in_both_themes() -> None:
-    def parts(colour: str) -> list[int]:
-        return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-
-    pale = []
-    for text, ground, least in TEXT_ON:
-        for theme, *both in zip(
-            ("light", "dark"), *(COLOURS[name].split(", ") for name in (text, ground)), strict=True
-        ):
-            if contrast(*map(parts, both)) < least:
-                pale.append(f"{text} on {ground}, {theme}")
-    assert pale == []
 
 
 def test_a_failure_says_who_held_the_memory_and_lists_the_exceptions_that_the_probe_saw() -> None:
