@@ -7,11 +7,10 @@ import errno
 import json
 import os
 import shlex
-import socket
-import subprocess
-import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,91 +22,73 @@ from ci_tasks.agent.liveness import agent_lock
 from ci_tasks.agent.records import Plan, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
 from ci_tasks.agent.serving import protocol, requests
-from ci_tasks.agent.serving.protocol import Request, RunUpdate
+from ci_tasks.agent.serving.protocol import Answer, Request, RunUpdate
 from ci_tasks.agent.serving.serve import Join, RunFollower
 from ci_tasks.agent.slurm import job_file
 from ci_tasks.agent.slurm.job_file import SlurmJobState
 from ci_tasks.agent.slurm.session import SlurmSession
 from ci_tasks.hosts import bootstrap
+from ci_tasks.hosts.connection import Channel, PendingRequest, RequestRefused
+from ci_tasks.hosts.transport import LinkDied, LocalTransport
 from tests import fixtures as support
 
 SOURCES = archive.build()
+until = partial(support.until, what="news of it")
 
 
 class Client:
-    """Speaks to a server of its own. `said` are the host's records by kind and number, `data` what came with them."""
+    """The product's own, with a server of its own. `data` is what came before an answer."""
 
     def __init__(self, home: Path) -> None:
-        self.home = home
-        self._sock, theirs = socket.socketpair()
-        self._sock.settimeout(60)
-        command = bootstrap.command(str(home), archive.digest(SOURCES), "", shlex.quote(sys.executable))
-        with theirs:
-            self.process = subprocess.Popen(
-                ["/bin/sh", "-c", command], stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=theirs.fileno()
-            )
-        packed = archive.packed(SOURCES)
-        self.send(b"\n" + bootstrap.header(len(packed)) + packed)
-        self._reader = protocol.FrameReader()
-        self.said: dict[tuple[bytes, int], dict[str, Any]] = {}
-        self.raw = self.data = b""
+        self.home, self.data, self.updates = home, b"", list[RunUpdate]()
+        self._transport = LocalTransport()
+        command = bootstrap.command(str(home), archive.digest(SOURCES), "", self._transport.python)
+        self.sock = self._transport.open(command)
+        self.connect(archive.packed(SOURCES))
 
-    def send(self, data: bytes) -> None:
-        self._sock.sendall(data)
+    def connect(self, first: bytes | None) -> None:
+        self.channel = Channel(self.sock, first)
+        assert self.channel.hello().home == str(self.home)
 
-    def ask(self, number: int, request: Request) -> None:
-        self.send(protocol.message(protocol.REQUEST, number, request))
+    def read(self) -> None:
+        with contextlib.suppress(LinkDied):
+            self.channel.read()
 
-    def hello(self) -> dict[str, Any]:
-        while protocol.MAGIC not in self.raw:
-            self.raw += self._receive()
-        rest = self.raw.partition(protocol.MAGIC)[2]
-        self.raw = b""
-        self._take(rest)
-        return self._record(protocol.HELLO, 0)
+    def post(self, request: Request, pack: list[bytes] | None = None) -> PendingRequest:
+        return self.channel.post(request, self._take, pack)
 
-    def answer(self, number: int) -> dict[str, Any]:
-        return self._record(protocol.ANSWER, number)
+    def ask(self, request: Request, pack: list[bytes] | None = None) -> Answer:
+        return self.post(request, pack).wait()
 
-    def end(self, number: int) -> dict[str, Any]:
-        """The last update of a run that is followed."""
-        while not (update := self._record(protocol.UPDATE, number)).get("over"):
-            del self.said[protocol.UPDATE, number]
-        return update
-
-    def _record(self, kind: bytes, number: int) -> dict[str, Any]:
-        while (kind, number) not in self.said:
-            self._take(self._receive())
-        return self.said[kind, number]
-
-    def repeated(self, goodbye: bytes) -> bool:
-        while goodbye not in self.raw:
-            self.raw += self._receive()
-        self.raw = b""
-        return True
-
-    def _receive(self) -> bytes:
-        chunk = self._sock.recv(1 << 16)
-        assert chunk, "the server has ended"
-        return chunk
-
-    def _take(self, data: bytes) -> None:
-        for kind, number, _, payload in self._reader.feed(data):
-            if kind in (protocol.HELLO, protocol.ANSWER, protocol.UPDATE):
-                self.said[kind, number] = json.loads(payload)
-            else:
-                self.data += payload
+    def _take(self, kind: bytes, offset: int, payload: bytes) -> None:
+        if kind == protocol.UPDATE:
+            self.updates.append(from_json(RunUpdate, payload, where="update"))
+        else:
+            self.data += payload
 
     def close(self) -> None:
-        self._sock.close()
-        self.process.wait(60)
+        self.channel.close()
+        self.sock.close()
+        self._transport.close()
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    made = Client(tmp_path / "home")
-    yield made
-    made.close()
+def open_client(tmp_path: Path) -> Iterator[Callable[[], Client]]:
+    clients: list[Client] = []
+
+    def opened() -> Client:
+        clients.append(Client(tmp_path / "home"))
+        threading.Thread(target=clients[-1].read, daemon=True).start()
+        return clients[-1]
+
+    yield opened
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(open_client: Callable[[], Client]) -> Client:
+    return open_client()
 
 
 def plan_of(client: Client, name: str = "01") -> tuple[str, RunDir]:
@@ -115,52 +96,42 @@ def plan_of(client: Client, name: str = "01") -> tuple[str, RunDir]:
     return path, RunDir(path)
 
 
-def test_requests_that_cannot_be_understood_are_refused_and_end_nothing(client: Client) -> None:
-    client.hello()
-    for number, payload in enumerate((b"{", b"[]", b'{"do": "no such thing"}')):
-        client.send(protocol.frame(protocol.REQUEST, payload, number))
-    client.ask(5, Request("runs"))
-    assert [client.answer(number)["code"] for number in range(3)] == ["unknown"] * 3
-    assert client.answer(5) == {}
+@pytest.mark.parametrize("payload", [b"{", b"[]", b'{"do": "no such thing"}'])
+def test_a_request_that_cannot_be_understood_is_refused_and_ends_nothing(client: Client, payload: bytes) -> None:
+    pending = client.channel._pending[77] = PendingRequest(lambda *_: None)
+    client.sock.sendall(protocol.frame(protocol.REQUEST, payload, 77))
+    with pytest.raises(RequestRefused) as refused:
+        pending.wait()
+    assert refused.value.code == "unknown"
+    assert client.ask(Request("runs")) == Answer()
 
 
 def test_a_question_that_takes_long_keeps_no_other_waiting(client: Client) -> None:
-    client.hello()
     wait = ("sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.02; done', f"{client.home}/go")
-    client.ask(1, Request("programs", commands={"slow": wait}, seconds=50.0))
-    client.ask(2, Request("programs", commands={"go": ("touch", f"{client.home}/go")}, seconds=50.0))
-    assert client.answer(2)["outputs"]["go"]["code"] == 0
-    assert client.answer(1)["outputs"]["slow"]["code"] == 0
+    slow = client.post(Request("programs", commands={"slow": wait}, seconds=50.0))
+    go = client.ask(Request("programs", commands={"go": ("touch", f"{client.home}/go")}, seconds=50.0))
+    assert go.outputs["go"].code == slow.wait().outputs["slow"].code == 0
 
 
 def test_what_follows_a_request_that_is_refused_is_taken_for_no_other(client: Client) -> None:
-    client.hello()
-    for number in (1, 3):
-        client.ask(number, Request("receive"))
-        for _ in range(3):
-            client.send(protocol.frame(protocol.DATA, os.urandom(1 << 20), number))
-        client.send(protocol.frame(protocol.DATA, b"", number))
-    client.ask(4, Request("runs"))
-    assert client.answer(1)["code"] == client.answer(3)["code"] == "missing-base"
-    assert client.answer(4) == {}
+    refused = [client.post(Request("receive"), [os.urandom(1 << 20)] * 3) for _ in range(2)]
+    assert client.ask(Request("runs")) == Answer()
+    for each in refused:
+        with pytest.raises(RequestRefused) as reason:
+            each.wait()
+        assert reason.value.code == "missing-base"
 
 
-def test_a_run_that_is_cancelled_before_it_starts_never_does(client: Client) -> None:
+def test_a_run_that_is_cancelled_before_it_starts_never_does(open_client: Callable[[], Client]) -> None:
     """By whoever asks, and over another connection than the one that starts it."""
-    client.hello()
+    client = open_client()
     path, run = plan_of(client)
     made = Request("create", path, plan=Plan(id="batch.01"), script=f"touch {shlex.quote(str(client.home))}/ran\n")
-    client.ask(1, made)
-    assert client.answer(1) == {}
-    other = Client(client.home)
-    other.hello()
-    other.ask(1, Request("cancel", path))
-    assert other.answer(1) == {}
-    other.close()
-    client.ask(2, replace(made, start=True))
-    client.ask(3, Request("follow", path))
-    assert client.answer(2) == {}
-    assert client.end(3)["status"]["end"] == "cancelled"
+    client.ask(made)
+    open_client().ask(Request("cancel", path))
+    client.ask(replace(made, start=True))
+    client.post(Request("follow", path))
+    until(lambda: client.updates and client.updates[-1].over)
     assert (read_status(run).state, read_status(run).end) == ("ended", "cancelled")
     assert not (client.home / "ran").exists()
 
@@ -172,44 +143,26 @@ def test_the_files_of_an_agent_that_died_before_it_masked_are_masked_before_they
     client: Client, masked: bool, given: dict[str, str], left: bool
 ) -> None:
     """One that had masked needs no secret; without its secrets nothing of a run is sent."""
-    client.hello()
     path, run = plan_of(client)
     os.makedirs(path)
     write_record(run.status, Status(state="ended", secrets=("TOKEN",), masked=masked))
     Path(run.agent_log).write_text("it is s3cret")
-    client.ask(1, Request("collect", path, secrets=given))
-    assert client.answer(1) == {}
+    client.ask(Request("collect", path, secrets=given))
     assert ("s3cret" in Path(run.agent_log).read_text()) is left
     assert (b"agent.log" in client.data) is (masked or bool(given))
     assert (b"s3cret" in client.data) is masked
 
 
-def test_a_client_that_says_goodbye_leaves_the_server_to_the_next_one(client: Client) -> None:
-    client.hello()
-    goodbye = protocol.frame(protocol.GOODBYE, b"0123456789abcdef")
-    client.ask(1, Request("programs", commands={"slow": ("sleep", "300")}, seconds=300.0))
-    client.send(goodbye)
-    assert client.repeated(goodbye)
-    client.send(protocol.frame(protocol.HEARTBEAT))
-    client.said.clear()
-    assert client.hello()["home"] == str(client.home)
-    client.ask(2, Request("runs"))
-    assert client.answer(2) == {}
-
-
-def test_a_server_whose_client_has_gone_ends_and_the_run_goes_on(client: Client, tmp_path: Path) -> None:
-    client.hello()
-    path, run = plan_of(client)
-    script = f"#!/bin/bash\nuntil [ -e {shlex.quote(str(tmp_path))}/go ]; do sleep 0.02; done; exit 5\n"
-    client.ask(1, Request("create", path, plan=Plan(id="batch.01"), script=script, start=True))
-    assert client.answer(1) == {}
+def test_a_client_that_says_goodbye_leaves_the_server_to_the_next_one(tmp_path: Path) -> None:
+    client, goodbye, said = Client(tmp_path / "home"), protocol.frame(protocol.GOODBYE, b"0123456789abcdef"), b""
+    client.post(Request("programs", commands={"slow": ("sleep", "300")}, seconds=300.0))
+    client.sock.sendall(goodbye)
+    while goodbye not in said:
+        said += client.sock.recv(1 << 16)
+    client.connect(None)
+    threading.Thread(target=client.read, daemon=True).start()
+    assert client.ask(Request("runs")) == Answer()
     client.close()
-    (tmp_path / "go").touch()
-    other = Client(client.home)
-    other.hello()
-    other.ask(1, Request("follow", path))
-    assert other.end(1)["status"]["exit_code"] == read_status(run).exit_code == 5
-    other.close()
 
 
 def test_runs_are_listed_by_their_directories_whatever_jobs_have_made_of_them(tmp_path: Path) -> None:
@@ -263,7 +216,7 @@ class Following:
         return self._follower.is_over
 
     def until(self, condition: Callable[[], object]) -> None:
-        support.until(lambda: [self.poll(), condition()][1], what="news of it")
+        until(lambda: [self.poll(), condition()][1])
 
     def to_its_end(self) -> None:
         self.until(self.poll)
