@@ -102,35 +102,29 @@ class _SelectedJob:
 def _selected(log: OpenLog, name: str | None) -> list[_SelectedJob]:
     """The jobs of a log that may be meant: the one that is named, else those that failed, else all; of several attempts
     of a job the last. Raises UsageError."""
-    by_name: dict[str, list[_SelectedJob]] = {}
+    by_name: dict[str, _SelectedJob] = {}
     several, room = len(log.jobs) > 1, [MAX_HEADER_BYTES]
     for text in [log.job(name)] if several and name is not None else log.jobs:
         for one in _parts(text, name if several else None, room):
-            by_name.setdefault(one.name, []).append(one)
+            by_name[one.name] = one
     if name is not None and not several and list(by_name) == [""]:
         print(f"{log.name}: it does not name its job: it is read as that of {name!r}", file=sys.stderr)
     elif name is not None and name not in by_name:
         raise UnknownName("job", name, [*filter(None, by_name)], where=log.name)
     elif name is not None:
         by_name = {name: by_name[name]}
-    found = [attempts[-1] for attempts in by_name.values()]
-    return [one for one in found if one.has_failed] or found
+    return [one for one in by_name.values() if one.has_failed] or [*by_name.values()]
 
 
 def _parts(log: JobLog, known_as: str | None, room: list[int]) -> list[_SelectedJob]:
     """The jobs and attempts in one text, each under the name that the log has of it, else under that of the zip."""
     reader = JobLogReader(room)
     read(log.chunks(), reader)
-    return [
-        _SelectedJob(
-            log,
-            known_as or part.job or log.name or job.job_name,
-            None if reader.has_one_part else part,
-            job,
-            part in reader.failed,
-        )
-        for part, job in reader.jobs.items()
-    ]
+    found = []
+    for part, job in reader.jobs.items():
+        name = known_as or part.job or log.name or job.job_name
+        found.append(_SelectedJob(log, name, None if reader.has_one_part else part, job, part in reader.failed))
+    return found
 
 
 def _one(selected: Sequence[_SelectedJob], where: str) -> _SelectedJob:
@@ -141,9 +135,7 @@ def _one(selected: Sequence[_SelectedJob], where: str) -> _SelectedJob:
     return selected[0]
 
 
-def _analysed(
-    name: str, selected: _SelectedJob, exit_code: int | None = None, passed: Sequence[_SelectedJob] = ()
-) -> AnalysedLog:
+def _analysed(name: str, selected: _SelectedJob, exit_code: int | None, passed: Sequence[_SelectedJob]) -> AnalysedLog:
     job = selected.job if selected.job.job_name else replace(selected.job, job_name=selected.name)
     ended = _job_end(job) if exit_code is None else replace(_job_end(job), exit_code=exit_code)
     known = JobKnowledge(passed=[green.pieces() for green in passed], is_own_module=own_modules(job.repository))

@@ -158,10 +158,10 @@ def imported_elsewhere(
 ) -> Iterator[Deviation]:
     """Packages of the checkout that processes imported from somewhere else, so that other code was tested. A copy that
     was installed from a directory, and not from an index, is one of the checkout."""
-    places = [workspace, *_places_in_containers(workspace, calls)]
+    places = tuple(f"{place.rstrip('/')}/" for place in [workspace, *_places_in_containers(workspace, calls)] if place)
     for name in own:
         modules = [module for module in imported_modules(evidence) if module.name == name]
-        origins = [module.origin for module in modules if not module.local and not _is_below(module.origin, places)]
+        origins = [module.origin for module in modules if not module.local and not module.origin.startswith(places)]
         if origins:
             here = truncated(" and ".join(visible(origin.encode("utf-8", "replace")) for origin in origins), _MAX_TEXT)
             yield Deviation(
@@ -181,10 +181,6 @@ def _places_in_containers(workspace: str, calls: Iterable[DockerInvocation]) -> 
                 yield place
             elif source.startswith("/") and f"{workspace}/".startswith(source.rstrip("/") + "/"):
                 yield place.rstrip("/") + workspace[len(source.rstrip("/")) :]
-
-
-def _is_below(origin: str, places: Iterable[str]) -> bool:
-    return any(origin.startswith(place.rstrip("/") + "/") for place in places if place)
 
 
 # -- what a suite's hooks noted ----------------------------------------------------------------------------------------

@@ -43,7 +43,6 @@ _EXCEPTION_LINE = re.compile(
     r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)"
 )
 _ERROR_LINE = re.compile(r"(?i)^(?:\S+ )?(?:fatal )?error\b: ?\S|(?-i:\bFAIL(?:ED|URE)?\b)|[❌✗✘]")
-_SHORTEST = 12  # characters of a line that is only loud
 _ECHO = b"\x1b[36;1m"  # GitHub prints a step's script in this colour before it runs it
 _SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
 _GROUPS = (_SCRIPT.encode(), _END_OF_SCRIPT.encode())
@@ -257,7 +256,7 @@ class CandidateReader(LineReader):
         rule = self._rules.of(text, raised=kind != PLAIN or line.level in LOUD) if rule is NO_RULE else rule
         if line.level == "error" and (end := _JOB_END.match(text)):
             self._job_ended(line, end, before)
-        is_loud = (line.level in LOUD and len(text) > _SHORTEST) or _ERROR_LINE.search(text)
+        is_loud = line.level in LOUD or _ERROR_LINE.search(text)
         if line.level in SILENT or (rule is NO_RULE and kind == PLAIN and not is_loud):
             return False
         if rule.rank in (SUCCESS, PROGRESS):
@@ -345,8 +344,7 @@ class CandidateReader(LineReader):
 
     def _forget(self) -> None:
         """One of those that say least goes, in the middle: what counts most stands at the beginning or the end."""
-        weak = [key for key, one in self._kept.items() if one.kind == PLAIN and one.rule.rank != ROOT]
-        keys = weak or list(self._kept)
+        keys = [key for key, one in self._kept.items() if one.kind == PLAIN and one.rule.rank != ROOT] or [*self._kept]
         del self._kept[keys[len(keys) // 2]]
 
 

@@ -65,11 +65,9 @@ class Rules:
     def of(self, text: str, frames: str = "", raised: bool = True) -> Rule:
         """The first rule that matches `text` and holds; NO_RULE where none does. `raised` says that it is an exception,
         or was logged as an error."""
-        for number in sorted(self.matcher.Match(text.encode("utf-8", "replace")) or ()):
-            rule: Rule = self.rules[number]
-            if rule.holds(text, frames, raised):
-                return rule
-        return NO_RULE
+        matching = sorted(self.matcher.Match(text.encode("utf-8", "replace")) or ())
+        holding = (self.rules[number] for number in matching if self.rules[number].holds(text, frames, raised))
+        return next(holding, NO_RULE)
 
     def place(self, text: str, frames: Sequence[str]) -> Rule | None:
         """What the frames of an exception, innermost last, say of its cause."""
