@@ -72,6 +72,7 @@ def take_host_snapshot(source: Path, rev: str | None, overlays: Sequence[Overlay
     return take_snapshot(source, make_home() / "sync" / name, rev=rev, overlays=overlays)
 
 
+TakeSnapshot = Callable[[Path, "str | None", "Sequence[OverlaySource]"], Snapshot]
 OLD_DAYS = 14.0  # after which objects that no command sent again, and runs of other clients, are of no use
 _POLL_INTERVAL_S = 0.05
 _QUERY_TIMEOUT_S = 20.0  # that a program of the host gets to answer
@@ -101,7 +102,6 @@ class Executor(RemoteRunManager):
         self._rows: dict[str, RemoteRun] = {}  # by run directory
         self._setups: dict[str, RemoteRun] = {}  # install steps
         self._keeps_setups = False  # rows go on with them
-        self._taken: Snapshot | None = None  # for the next call of `snapshot`
 
     @property
     def is_up(self) -> bool:
@@ -140,17 +140,9 @@ class Executor(RemoteRunManager):
 
     # -- the tree and the plans ----------------------------------------------------------------------------------------
 
-    def use_snapshot(self, taken: Snapshot) -> None:
-        """Let `snapshot` return one that was made for another host."""
-        self._taken = taken
-
-    def snapshot(
-        self, batch: Batch, source: Path, *, rev: str | None, overlays: Sequence[OverlaySource] = ()
-    ) -> Snapshot:
-        """The working tree of `source`, or its revision `rev`, for the rows of `batch`. Called before any run."""
-        self._batch, self._code = batch, self._taken or take_host_snapshot(source, rev, overlays)
-        self._taken = None
-        return self._code
+    def use(self, batch: Batch, snapshot: Snapshot) -> None:
+        """Let the rows of `batch` run with this code. Called before any run."""
+        self._batch, self._code = batch, snapshot
 
     def paths(self, run: RunDir) -> HostPaths:
         home = self.connection.cache.home or self.connection.hello().home

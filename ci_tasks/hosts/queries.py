@@ -145,20 +145,11 @@ def _container_problem(runtime: str, answer: QueryAnswer | None) -> str:
     return f"{runtime} ({answer.last_line})"
 
 
-def locked_gpus_and_images(
-    host: QueryRunner, spec: HostSpec, images: Sequence[str]
-) -> tuple[frozenset[int], frozenset[str]]:
-    """The GPUs that a process has locked on the host, our own rows included, and those of `images` that it has, as far
-    as its runtime can tell: a hint for the placement, since the locks on the host decide. Simulated GPUs are not asked
-    about."""
-    queries: dict[str, Sequence[str]] = {} if spec.simulate else {LOCKS_QUERY_NAME: LOCKS_QUERY}
-    if has_daemon := spec.runtime in ("docker", "podman"):
-        inspect = [spec.runtime, "image", "inspect", "--format", "{{.Id}}"]
-        queries.update({f"image {image}": [*inspect, image] for image in images})
-    answers = host.run_queries(queries, QUERY_TIMEOUT_S) if queries else {}
-    locked = lock_holders(answers) if LOCKS_QUERY_NAME in answers else ()
-    found = {name for name, answer in answers.items() if answer.code == 0}
-    return frozenset(locked), frozenset(image for image in images if not has_daemon or f"image {image}" in found)
+def locked_gpus(host: QueryRunner, spec: HostSpec) -> frozenset[int]:
+    """The GPUs that a process has locked on the host, our own rows included: a hint for the placement, since the locks
+    on the host decide. Simulated GPUs are not asked about."""
+    answers = {} if spec.simulate else host.run_queries({LOCKS_QUERY_NAME: LOCKS_QUERY}, QUERY_TIMEOUT_S)
+    return frozenset(lock_holders(answers) if LOCKS_QUERY_NAME in answers else ())
 
 
 # Looks only: taking a lock for a moment to see whether it is free would make a contender believe that it is not.

@@ -1,14 +1,15 @@
 """Which hosts can run a row, which waiting rows start now and where, and how long rows are expected to take.
 
 Placing is list scheduling: the row with most work (GPUs times expected seconds) is looked at first, and each row starts
-as soon as a host has room for it: one that has its image, and of those the one with the fewest GPUs left over. Nothing
-is planned ahead, so a wrong estimate costs little.
+as soon as a host has room for it: the one with the fewest GPUs left over. Nothing is planned ahead, so a wrong estimate
+costs little.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import HostSpec
@@ -26,7 +27,6 @@ class WaitingRow:
     seconds: float
     hosts: frozenset[str]
     exclusive: frozenset[str] = frozenset()
-    image: str | None = None
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,32 @@ class HostLoad:
     slots: int
     held: int = 0
     up: bool = True
-    images: frozenset[str] = frozenset()
     rows: tuple[WaitingRow, ...] = ()
 
+    @property
+    def free_gpus(self) -> int:
+        """Fewer than none where a row waits for those of others."""
+        return self.gpus - self.held - sum(row.gpus for row in self.rows)
 
-@dataclass(frozen=True)
-class Decision:
-    """The host of each row that starts now, and why each other row waits, by position."""
+    def can_hold(self, row: WaitingRow) -> bool:
+        return self.name in row.hosts and self.up and self.gpus >= row.gpus
 
-    starts: Mapping[int, str]
-    waits: Mapping[int, str]
+    def why_not(self, row: WaitingRow) -> str:
+        """What the row waits for there; "" for nothing."""
+        for other in self.rows:
+            if shared := sorted(row.exclusive & other.exclusive):
+                return f"it cannot run beside {other.name} on {self.name} ({', '.join(shared)})"
+        if len(self.rows) >= self.slots:
+            return f"{self.name} runs {counted(self.slots, 'row')} at once"
+        held = f", with {self.held} held by others" if self.held else ""
+        if row.gpus and self.free_gpus < row.gpus:
+            return f"it needs {counted(row.gpus, 'GPU')}, and {self.name} has {max(self.free_gpus, 0)} free{held}"
+        return ""
+
+    def has_only_others(self, row: WaitingRow) -> bool:
+        """Whether the row waits for GPUs of others alone."""
+        is_alone = not any(other.gpus or row.exclusive & other.exclusive for other in self.rows)
+        return is_alone and self.held > 0 and len(self.rows) < self.slots
 
 
 def expected_seconds(row: str, durations: Mapping[str, float], gpus: int) -> float:
@@ -61,59 +77,25 @@ def expected_seconds(row: str, durations: Mapping[str, float], gpus: int) -> flo
     return durations.get(row, siblings[len(siblings) // 2] if siblings else guess)
 
 
-def place(waiting: Sequence[WaitingRow], loads: Sequence[HostLoad]) -> Decision:
-    """Which of the `waiting` rows start now on which hosts. The answer depends on the arguments only. Ask again when a
-    row has ended or begins to wait, a host goes or comes, or others take or release GPUs."""
-    hosts = [_Host(load) for load in loads]
+def place(waiting: Sequence[WaitingRow], loads: Sequence[HostLoad]) -> tuple[dict[int, str], dict[int, str]]:
+    """The host of each `waiting` row that starts now, by its position, and why each other row waits. The answer depends
+    on the arguments only. Ask again when a row has ended or begins to wait, a host goes or comes, or others take or
+    release GPUs."""
+    hosts = {load.name: load for load in loads}
     starts, waits = dict[int, str](), dict[int, str]()
     for at in sorted(range(len(waiting)), key=lambda at: -waiting[at].seconds * max(waiting[at].gpus, 1)):
         row = waiting[at]
-        able = [host for host in hosts if host.can_hold(row)]
+        able = [host for host in hosts.values() if host.can_hold(row)]
         free = [host for host in able if host.why_not(row) == ""]
         if not free and all(host.has_only_others(row) for host in able):
             free = able  # there it waits for GPUs that others hold, and may release at any moment
         if free:
-            host = min(free, key=lambda host: (host.lacks_image(row), host.gpus - row.gpus))
-            starts[at] = host.load.name
-            host.rows.append(row)
+            host = min(free, key=lambda host: host.free_gpus - row.gpus)
+            starts[at] = host.name
+            hosts[host.name] = replace(host, rows=(*host.rows, row))
         else:
             waits[at] = able[0].why_not(row) if able else f"not ready, or away: {', '.join(sorted(row.hosts))}"
-    return Decision(starts, waits)
-
-
-class _Host:
-    """A host while a decision is made."""
-
-    def __init__(self, load: HostLoad) -> None:
-        self.load, self.rows = load, list(load.rows)
-
-    @property
-    def gpus(self) -> int:
-        """How many are free; fewer than none where a row waits for those of others."""
-        return self.load.gpus - self.load.held - sum(row.gpus for row in self.rows)
-
-    def can_hold(self, row: WaitingRow) -> bool:
-        return self.load.name in row.hosts and self.load.up and self.load.gpus >= row.gpus
-
-    def why_not(self, row: WaitingRow) -> str:
-        """What the row waits for there; "" for nothing."""
-        name, held = self.load.name, f", with {self.load.held} held by others" if self.load.held else ""
-        for other in self.rows:
-            if shared := sorted(row.exclusive & other.exclusive):
-                return f"it cannot run beside {other.name} on {name} ({', '.join(shared)})"
-        if len(self.rows) >= self.load.slots:
-            return f"{name} runs {counted(self.load.slots, 'row')} at once"
-        if row.gpus and self.gpus < row.gpus:
-            return f"it needs {counted(row.gpus, 'GPU')}, and {name} has {max(self.gpus, 0)} free{held}"
-        return ""
-
-    def has_only_others(self, row: WaitingRow) -> bool:
-        """Whether the row waits for GPUs of others alone."""
-        is_alone = not any(other.gpus or row.exclusive & other.exclusive for other in self.rows)
-        return is_alone and self.load.held > 0 and len(self.rows) < self.load.slots
-
-    def lacks_image(self, row: WaitingRow) -> bool:
-        return row.image is not None and row.image not in self.load.images
+    return starts, waits
 
 
 # -- what a host can run -----------------------------------------------------------------------------------------------
@@ -153,22 +135,16 @@ def missing_resources(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
 
 def other_hosts(row: Row, hosts: Mapping[str, HostSpec], here: str, simulates: bool) -> list[str]:
     """The hosts of hosts.yaml that could run `row`, each with its resources."""
-    others = [(name, host) for name, host in hosts.items() if name != here]
-    return [f"{name} ({_resources_of(host)})" for name, host in others if _has_resources(row, host, simulates)]
-
-
-def _has_resources(row: Row, host: HostSpec, simulates: bool) -> bool:
-    if host.simulate:
-        return simulates and (host.gpus or 0) >= row.needed_gpus
-    return host.kind != "local" and (host.gpus is None or host.gpus >= row.needed_gpus)
+    usable = [host for host in hosts.values() if (simulates if host.simulate else host.kind != "local")]
+    able = [host for host in usable if host.name != here and (host.gpus is None or host.gpus >= row.needed_gpus)]
+    return [f"{host.name} ({_resources_of(host)})" for host in able]
 
 
 def _resources_of(host: HostSpec) -> str:
     if host.simulate:
         return f"{host.gpus} simulated GPUs"
-    if host.gpus is None:
-        return f"{host.kind} {host.address}, GPUs unknown"
-    return f"{host.kind} {host.address}, {host.gpus} GPUs{' a node' if host.kind == 'slurm' else ''}"
+    gpus = "GPUs unknown" if host.gpus is None else f"{host.gpus} GPUs{' a node' if host.kind == 'slurm' else ''}"
+    return f"{host.kind} {host.address}, {gpus}"
 
 
 def requires_python(read_file: Callable[[str], str | None]) -> str:

@@ -31,14 +31,7 @@ from ci_tasks.planning.actions import architecture
 from ci_tasks.planning.deviations import CODE, CONVERTED, code_deviations, deviations
 from ci_tasks.planning.sbatch import on_slurm
 from ci_tasks.planning.script import Script, Venv, render, retried
-from ci_tasks.planning.steps import (
-    PlannedStep,
-    check_job,
-    depends_on_matrix,
-    is_true,
-    plan_steps,
-    referenced_names,
-)
+from ci_tasks.planning.steps import PlannedStep, check_job, depends_on_matrix, is_true, plan_steps, referenced_names
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row, Workflow
@@ -138,10 +131,6 @@ class _Planning:
         self.row = replace(self.row, env=rows.environment(workflow, job, self.row, event))
         self.resolve = rows.row_resolver(workflow, job, self.row, event)
         self.resolve.number(job.timeout_minutes, "timeout-minutes")
-        for name, value in self.row.env.items():
-            if "\0" in name + value:
-                message, text = "a variable cannot hold a NUL byte", f"{name}: {value!r}"
-                raise WorkflowError(message, file=workflow.path, job=job.id, line=job.line, text=text)
         self.steps = plan_steps(job, self.resolve, self.overrides)
 
     def plan(self, directory: str | None) -> RowPlan:

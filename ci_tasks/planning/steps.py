@@ -336,8 +336,6 @@ def _evaluated(step: Step, job: Job, resolve: Resolver, inner: Resolver, id: str
         late=words,
         own=_depends_on_matrix(step, job),
     )
-    if any("\0" in text for text in (planned.text, planned.name, planned.directory, *step_env, *step_env.values())):
-        raise _refused("has a NUL byte, which no script and no variable can hold", step, resolve)
     if step.id and not _ID.fullmatch(step.id):
         raise _refused(f"the id {step.id!r} is no identifier", step, resolve)
     return planned

@@ -9,7 +9,7 @@ from ci_tasks.report.table import Table
 
 if TYPE_CHECKING:
     from ci_tasks.workflow.model import Row
-    from ci_tasks.workflow.triggers import LabelStart
+    from ci_tasks.workflow.rows import LabelStart
 
 
 def jobs(rows: Sequence[Row], width: int | None = None) -> list[str]:

@@ -24,19 +24,11 @@ from pathlib import Path
 from ci_tasks import known_secrets, registry
 from ci_tasks.agent import cleanup, processes
 from ci_tasks.agent.codec import masked_record
-from ci_tasks.agent.hang.look import HangFacts, NoLook, wait_for_look
+from ci_tasks.agent.hang.look import HangFacts, NoLook, facts_of, wait_for_look
 from ci_tasks.agent.mask import mask_text
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
-from ci_tasks.agent.run_directory import (
-    RunDir,
-    read_description,
-    read_plan,
-    read_record,
-    read_remote,
-    read_status,
-    write_record,
-)
+from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status, write_record
 from ci_tasks.agent.serving.bundle import Receiver
 from ci_tasks.agent.serving.protocol import Request, RunSummary
 from ci_tasks.config import Config, HostSpec
@@ -50,7 +42,7 @@ from ci_tasks.results.load import find_one, load_record
 from ci_tasks.results.runs import is_over, pending_phase, record_not_started, seconds_since_start
 from ci_tasks.results.store import read_state_if_readable
 from ci_tasks.run.events import EventStream, EventView, RunEnded, now
-from ci_tasks.run.progress import GrowingLog, kept_lines, open_view, print_results, running_row_progress
+from ci_tasks.run.progress import GrowingLog, open_view, print_results, running_row_progress
 
 _POLL_SECONDS = 0.1
 _COMMAND_SECONDS = 60.0  # that a command which was asked to end gets
@@ -64,7 +56,7 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
     found = _wait_for_rows(name, config, host)
     if all(load_record(run).status == PLANNED for _, run in found):
         raise UsageError(f"{name} was only planned", hint=f"`bash {found[0][1].script}` runs a row by hand")
-    shown = EventView(open_view(name, [run for _, run in found]), [events] if events else [])
+    shown = EventView(open_view(name, [run for _, run in found]), events)
     with attached(found) as runs, closing(shown) as view:
         try:
             watch(runs, lambda: view.update([run.progress() for run in runs]), say=view.print_message)
@@ -75,7 +67,7 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
         records = [run.record() for run in runs]
     logs = [run.log for _, run in found]
     batches = dict.fromkeys(store.batch_of(id) for id, _ in found)
-    result = print_results(records, logs, ", ".join(batches), also=kept_lines(records, logs))
+    result = print_results(records, logs, ", ".join(batches))
     hooks = registry.hooks("run_summary")
     codes = [hook(record, os.path.dirname(log)) for record, log in zip(records, logs, strict=True) for hook in hooks]
     if known := [code for code in codes if code is not None]:  # of what features print of a run that has ended
@@ -355,13 +347,9 @@ def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
                 hint = "`ci-tasks fetch` brings what was seen of a run that has ended"
                 raise Blocked(refusal.message, hint=hint) from None
         there, values = RunDir(directory), known_secrets.values()
-        try:
-            facts = read_record(HangFacts, there.hang)
-        except (ValueError, OSError) as problem:
-            raise Blocked(f"{remote.host} sent what no host of ci-tasks sends: {problem}") from None
-        if facts is None:
-            raise Blocked(f"{remote.host} sent nothing of the run's processes")
-        facts = masked_record(facts, values)
+        if (sent := facts_of(there)) is None:
+            raise Blocked(f"{remote.host} sent nothing of the run's processes that can be read")
+        facts = masked_record(sent, values)
         os.makedirs(os.path.dirname(run.hang), exist_ok=True)
         write_record(run.hang, facts, compact=True)
         if os.path.exists(there.hang_stacks):

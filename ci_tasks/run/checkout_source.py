@@ -168,15 +168,13 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
         is_inside = Path(os.path.realpath(path / name)).is_relative_to(os.path.realpath(path))
         return _text(path, rev, name) if is_inside else None
 
-    file_name = name or _usual(path, rev)
-    text = _text(path, rev, file_name)
-    if text is not None and not file_name.endswith(".j2"):
-        return read_with_called(text, file_name, read_file)
-    template = file_name if file_name.endswith(".j2") else file_name + ".j2"
-    text = _text(path, rev, template) if text is None else text
-    if text is None:
-        raise _no_workflow(path, rev, f"has no {file_name}{f' at {rev}' if rev else ''}, nor {template}")
-    return read_with_called(render_template(text, template), template, read_file, rendered=True)
+    name = name or _usual(path, rev)
+    for file in (name, f"{name.removesuffix('.j2')}.j2"):
+        if (text := _text(path, rev, file)) is not None:
+            rendered = file.endswith(".j2")
+            text = render_template(text, file) if rendered else text
+            return read_with_called(text, file, read_file, rendered=rendered)
+    raise _no_workflow(path, rev, f"has no {name}{f' at {rev}' if rev else ''}, nor {name}.j2")
 
 
 def _usual(path: Path, rev: str | None) -> str:

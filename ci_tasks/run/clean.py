@@ -43,7 +43,6 @@ for id in $("$1" images --quiet --filter label=$label); do "$1" image inspect --
 _REMOVE = """cd -- "$1" && shift || exit
 { chmod -R u+w -- "$@"; rm -rf -- "$@"; rmdir -- runs "$PWD"; } 2> /dev/null
 ls -A"""
-Cleaned = tuple[str, Sequence[str]]  # what became of a run, in a sentence, and what is left although it should be gone
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,11 @@ class CleanedRun:
     An entry of `clean --json`."""
 
     text: str
-    left: tuple[str, ...]
+    left: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        return [self.text, *(f"  left: {line}" for line in self.left)]
 
 
 def clean(config: Config, host: str, *, days: float | None, everything: bool) -> list[CleanedRun]:
@@ -65,10 +68,9 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
     is_here = spec.kind == "local"
     with closing(open_connection(spec)) as connection:
         _print(_containers_and_images(connection, spec))
-        lines = _clean_here(connection, days, everything) if is_here else _clean_there(connection, old, everything)
-        for text, left in lines:
-            _print([text, *(f"  left: {line}" for line in left)])
-            cleaned.append(CleanedRun(text, tuple(left)))
+        for run in _clean_here(connection, days, everything) if is_here else _clean_there(connection, old, everything):
+            _print(run.lines)
+            cleaned.append(run)
         if not cleaned:
             print("no run has left anything")
         pruned = connection.request(Request("prune", days=old, all_environments=everything))
@@ -76,8 +78,11 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         cleaned += [CleanedRun("packages that runs share", pruned.left)] if pruned.left else []
         runs = connection.request(Request("runs")).runs
         if everything and not any(run.alive or not is_here for run in runs):
-            cleaned += _remove_the_rest(connection, spec)
-        _print(_sizes(connection))
+            cleaned.append(_remove_the_rest(connection, spec))
+            _print(cleaned[-1].lines)
+        home = connection.hello().home
+        if sizes := _answer(connection, _SIZES, home):
+            _print(["still there:", *(f"  {line}" for line in sizes)])
     for kept in end(None if is_here else spec.address or spec.name):
         print(f"the connection to {kept.address} that process {kept.pid} kept: closed")
     return cleaned
@@ -104,29 +109,19 @@ def _containers_and_images(connection: ReconnectingConnection, spec: HostSpec) -
     return ["containers and images of runs:", *(f"  {each}" for each in ours)] if ours else []
 
 
-def _remove_the_rest(connection: ReconnectingConnection, spec: HostSpec) -> list[CleanedRun]:
+def _remove_the_rest(connection: ReconnectingConnection, spec: HostSpec) -> CleanedRun:
     """No run needs it any more: agents, code and packages, on another host our whole directory."""
     home = connection.hello().home
     others = _answer(connection, _REMOVE, home, *_PARTS.split())
-    containers = _containers_and_images(connection, spec)[1:]
-    left = [line.strip() for line in containers] + (
-        [] if spec.kind == "local" else [f"{home}/{name}" for name in others]
-    )
-    text = f"agents, code and packages in {home}: removed"
-    _print([text, *(f"  left: {line}" for line in left)])
-    return [CleanedRun(text, tuple(left))]
-
-
-def _sizes(connection: ReconnectingConnection) -> list[str]:
-    """What still is in our directory, the largest part first, as `du` says."""
-    lines = _answer(connection, _SIZES, connection.hello().home)
-    return ["still there:", *(f"  {line}" for line in lines)] if lines else []
+    left = [line.strip() for line in _containers_and_images(connection, spec)[1:]]
+    left += [f"{home}/{name}" for name in others] if spec.kind != "local" else []
+    return CleanedRun(f"agents, code and packages in {home}: removed", tuple(left))
 
 
 # -- on another host ---------------------------------------------------------------------------------------------------
 
 
-def _clean_there(connection: ReconnectingConnection, days: float, everything: bool) -> Iterator[Cleaned]:
+def _clean_there(connection: ReconnectingConnection, days: float, everything: bool) -> Iterator[CleanedRun]:
     """Rows before the install steps that they use, and the newest first: a retry's container needs the image that was
     made of the container before it."""
     staying: set[str] = set()
@@ -139,9 +134,9 @@ def _clean_there(connection: ReconnectingConnection, days: float, everything: bo
         id = run.id.replace(run.batch, _batch_here(run), 1)
         if why:
             staying.add(run.batch)
-            yield f"{id}: stays, {why}", []
+            yield CleanedRun(f"{id}: stays, {why}")
         else:
-            yield f"{id}: removed", connection.request(Request("clear", run.dir)).left
+            yield CleanedRun(f"{id}: removed", connection.request(Request("clear", run.dir)).left)
 
 
 def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
@@ -176,53 +171,59 @@ def _is_fetched(run: RunSummary) -> bool:
 # -- on this machine ---------------------------------------------------------------------------------------------------
 
 
-def _clean_here(connection: ReconnectingConnection, days: float | None, everything: bool) -> Iterator[Cleaned]:
+def _clean_here(connection: ReconnectingConnection, days: float | None, everything: bool) -> Iterator[CleanedRun]:
     yield from _clean_killed_commands()
     runs = connection.request(Request("runs")).runs
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}
     for info in sorted(runs, key=lambda info: (info.ended_at or 0, info.dir), reverse=True):
-        run = RunDir(info.dir)
         try:
-            read_plan(run)
-            is_planned = info.state == "planned" and info.batch not in in_use  # no command will start it
-            since = os.path.getmtime(run.plan) if is_planned else info.ended_at
-        except (OSError, ValueError) as problem:  # a job may have changed it: what it left is not known
-            yield f"{info.id}: stays, {problem}", [f"{run.path}: remove it by hand"]
-            continue
-        age = time.time() - since if since else 0.0
-        is_old = days is not None and age > days * _DAY
-        if os.path.lexists(run.remote):
-            # A copy of what is on a host. Its files are the host's word, which names nothing else that is to go here.
-            if is_old:
-                yield f"{info.id}: removed", remove_tree(run.path, None, "none", {})
-        elif info.alive:
-            yield f"{info.id}: stays, it runs", []
-        elif is_old and (info.is_row or info.batch not in in_use):
-            yield f"{info.id}: removed", remove_run(run.path)
-        elif not info.is_row:
-            has_venv = any(os.path.lexists(os.path.join(run.path, name)) for name in SETUP_PARTS)
-            if info.batch not in in_use and (everything or info.state != "planned") and has_venv:
-                yield f"{info.id}: its venv is removed", [*end_and_clean(run.path), *remove_setup(run.path)]
-        elif info.kept and not everything:
-            yield f"{info.id}: stays, it was kept for `shell`; --all removes what was kept", []
-        elif info.state != "planned" and _has_left(run):
-            with suppress(OSError, UnreadableRun):
-                load_record(run)  # so that a run whose runner was killed has its record
-            yield f"{info.id}: what it left is removed", end_and_clean(run.path)
+            text, left = _cleaned_here(info, info.batch in in_use, days, everything)
+        except (OSError, ValueError) as problem:  # a job may have changed its files: what it left is not known
+            text, left = f"stays, {problem}", [f"{info.dir}: remove it by hand"]
+        if text:
+            yield CleanedRun(f"{info.id}: {text}", tuple(left))
         batch = Path(info.batch_dir)
         # Its journal and the like are of no use any more.
-        if is_old and batch.parent == store.home() / "runs" and not store.runs_of(batch.name):
+        if text == "removed" and batch.parent == store.home() / "runs" and not store.runs_of(batch.name):
             shutil.rmtree(batch, ignore_errors=True)
 
 
-def _clean_killed_commands() -> Iterator[Cleaned]:
+def _cleaned_here(info: RunSummary, is_used: bool, days: float | None, everything: bool) -> tuple[str, Sequence[str]]:
+    """What becomes of a run, "" for one that has nothing to remove; and what is left although it should be gone."""
+    run = RunDir(info.dir)
+    read_plan(run)
+    is_planned = info.state == "planned" and not is_used  # no command will start it
+    since = os.path.getmtime(run.plan) if is_planned else info.ended_at
+    is_old = days is not None and since is not None and time.time() - since > days * _DAY
+    if os.path.lexists(run.remote):
+        # A copy of what is on a host. Its files are the host's word, which names nothing else that is to go here.
+        return ("removed", remove_tree(run.path, None, "none", {})) if is_old else ("", ())
+    if info.alive:
+        return "stays, it runs", ()
+    if is_old and (info.is_row or not is_used):
+        return "removed", remove_run(run.path)
+    if not info.is_row:
+        has_venv = any(os.path.lexists(os.path.join(run.path, name)) for name in SETUP_PARTS)
+        if not is_used and (everything or info.state != "planned") and has_venv:
+            return "its venv is removed", [*end_and_clean(run.path), *remove_setup(run.path)]
+    elif info.kept and not everything:
+        return "stays, it was kept for `shell`; --all removes what was kept", ()
+    elif info.state != "planned" and _has_left(run):
+        with suppress(OSError, UnreadableRun):
+            load_record(run)  # so that a run whose runner was killed has its record
+        return "what it left is removed", end_and_clean(run.path)
+    return "", ()
+
+
+def _clean_killed_commands() -> Iterator[CleanedRun]:
     """Commands that were killed before a row of theirs began, with all that they left here."""
     for batch in store.batches():
         path = store.home() / "runs" / batch
         state = read_state_if_readable(path)
         if state is not None and state.was_killed and not store.has_begun(batch):
             left = [line for run in store.setup_dirs(batch) if not read_remote(run) for line in end_and_clean(run.path)]
-            yield f"{batch}: removed, {state.why_not_started}", left + remove_tree(str(path), None, "none", {})
+            left += remove_tree(str(path), None, "none", {})
+            yield CleanedRun(f"{batch}: removed, {state.why_not_started}", tuple(left))
 
 
 def _is_active(batch_dir: str | Path) -> bool:

@@ -1,6 +1,6 @@
 """What happens while rows run: one stream of events, and who reads it.
 
-    view = EventView(open_view(...), [journal, events])
+    view = EventView(open_view(...), journal, events)
 
 A view is told how rows and hosts stand. What has changed becomes events, and these have three readers: the terminal
 (`progress` prints them, or draws how all stands), the file of `--events`, and the journal of the command, by which
@@ -18,7 +18,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from typing import Literal, Protocol
+from typing import Literal
 
 from ci_tasks import known_secrets
 from ci_tasks.agent import processes
@@ -127,22 +127,26 @@ Event = RunPrepared | RowChanged | RowStep | HostChanged | Message | RunEnded | 
 # -- what has changed --------------------------------------------------------------------------------------------------
 
 
-class ProgressView(Protocol):
+class ProgressView:
     """What a person sees of rows: what happens, and how each row stands, and each host of several."""
 
-    def write(self, event: Event) -> None: ...
+    def write(self, event: Event) -> None:
+        if isinstance(event, Message):
+            print(event.text, flush=True)
 
-    def update(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> None: ...
+    def update(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> None:
+        pass
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        pass
 
 
 class EventView:
     """Finds out what has changed since rows and hosts were shown last, tells it all readers, and `view` the whole."""
 
-    def __init__(self, view: ProgressView, readers: Sequence[EventStream]) -> None:
+    def __init__(self, view: ProgressView, *readers: EventStream | None) -> None:
         self._view = view
-        self._readers: Sequence[ProgressView | EventStream] = (view, *readers)
+        self._readers: Sequence[ProgressView | EventStream] = (view, *filter(None, readers))
         self._rows: dict[str, tuple[str, str, int, bool]] = {}  # state, host, attempt, and whether it had a note
         self._up: dict[str, bool] = {}
         self._steps: dict[str, tuple[int, int]] = {}  # by run directory: size of events.jsonl, and steps written
@@ -213,7 +217,6 @@ class EventStream:
     def __init__(self, fd: int, lost: str = "no more events", durable: Collection[str] = ()) -> None:
         self._fd, self._lost, self._durable = fd, lost, durable
         self._lock, self._is_open = threading.Lock(), True
-        self._size = os.fstat(fd).st_size  # of a file: what it had, as standard output has, and whole lines
         self.exit_code = 0
 
     def write(self, event: Event) -> None:
@@ -223,13 +226,10 @@ class EventStream:
             try:
                 while rest and self._is_open:
                     rest = rest[os.write(self._fd, rest) :]
-                self._size = os.fstat(self._fd).st_size
                 if self._is_open and event.event in self._durable:
                     os.fsync(self._fd)
             except OSError as error:
                 self._is_open = False
-                with suppress(OSError):  # a file; a pipe has nothing to take back
-                    os.ftruncate(self._fd, self._size)
                 print(f"ci-tasks: {self._lost}: {error.strerror}; the run continues", file=sys.stderr, flush=True)
 
     def close(self) -> None:
@@ -279,10 +279,6 @@ class BatchJournal:
         hosts = {_number(event): event.host for event in self.placed if event.row == row}
         return [(host, self.batch.run_dir(number)) for number, host in hosts.items()]
 
-    @property
-    def next_number(self) -> int:
-        return max([len(self.asked.rows), *map(_number, self.placed)]) + 1
-
     def has_end(self, row: str) -> bool:
         return any(os.path.exists(run.record) for _, run in self.attempts(row)[-1:])
 
@@ -291,7 +287,7 @@ def _number(placed: RowChanged) -> int:
     return int(os.path.basename(placed.directory))
 
 
-def find_unfinished(label: str, checkout: str) -> BatchJournal:
+def resumable(label: str, checkout: str) -> BatchJournal:
     """The newest command of this label and checkout that has rows without an end. Raises UsageError where there is
     none."""
     for name in sorted(store.batches(), reverse=True):

@@ -15,14 +15,7 @@ from dataclasses import field, replace
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan
-from ci_tasks.agent.run_directory import (
-    RunDir,
-    read_plan,
-    read_remote,
-    read_status,
-    read_status_if_readable,
-    write_record,
-)
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
 from ci_tasks.errors import CiTasksError, UsageError, some
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.runs import RunState
@@ -94,7 +87,7 @@ class StartedAttempt:
         if not (self.is_resumed and state.aborted):
             return False
         remote = read_remote(self.prepared.run)
-        return remote is not None and remote.complete and not read_status(self.prepared.run).exists
+        return remote is not None and remote.complete and not read_status_if_readable(self.prepared.run).exists
 
 
 @dataclass
@@ -112,7 +105,6 @@ class RowExecution:
     record: RunRecord | None = None
     log: str = ""
     wait_reason: str = ""
-    has_number: bool = False
     is_stopped: bool = False
     last_end: tuple[RunRecord, RunDir] | None = None
     earlier: list[Attempt] = field(default_factory=list)
@@ -167,14 +159,12 @@ class LabelExecution:
     ) -> None:
         self.ready, self.view, self.options, self.sessions = ready, view, options, ready.sessions
         self.executions = [
-            RowExecution(
-                at, row, expected_seconds(row.row, durations, row.needed_gpus), usual_seconds=durations.get(row.row)
-            )
+            RowExecution(at, row, expected_seconds(row.row, durations, row.needed_gpus), durations.get(row.row))
             for at, row in enumerate(ready.rows)
         ]
-        self._numbers = itertools.count(len(ready.rows) + 1)
         self._next_picture_at = self._all_started_at = 0.0
         self._stopping = False
+        self._sent: set[str] = set()  # directories that are gone here, and that a host may still make
 
     @property
     def is_over(self) -> bool:
@@ -203,7 +193,6 @@ class LabelExecution:
     def resume(self, journal: BatchJournal) -> None:
         """Come back to the attempts of an earlier command: what has a record has ended, what was started is watched,
         the other rows wait for a host again. Raises UsageError."""
-        self._numbers = itertools.count(journal.next_number)
         for execution in self.executions:
             attempts = journal.attempts(execution.row.row)
             records = [read_run_record(run) for _, run in attempts[:-1]]
@@ -219,7 +208,6 @@ class LabelExecution:
     def _take_up(self, execution: RowExecution, host: str, run: RunDir) -> None:
         """The last attempt. A host may have heard of it; what never left this machine is started again."""
         has_started = read_status_if_readable(run).exists or read_remote(run) is not None
-        execution.has_number = has_started or bool(execution.earlier)
         if read_run_record(run) or (has_started and is_over(run)):
             execution.finish(load_record(run), run)
         elif has_started:
@@ -231,6 +219,8 @@ class LabelExecution:
             since = time.monotonic() - (seconds_since_start(run) or 0.0)
             execution.attempt = StartedAttempt(prepared, session, since, is_resumed=True)
             session.executor.reattach(prepared)
+        else:
+            shutil.rmtree(run.path, ignore_errors=True)
 
     # -- placing and starting ------------------------------------------------------------------------------------------
 
@@ -245,10 +235,11 @@ class LabelExecution:
         usable = {each.name: each for each in self.sessions if each.is_ready and not each.unusable_reason}
         if self._stopping or not usable or not waiting:
             return
-        decision = place([self._waiting_row(each) for each in waiting], [self._load(each) for each in usable.values()])
-        for position, why in decision.waits.items():
+        loads = [self._load(session) for session in usable.values()]
+        starts, waits = place([self._waiting_row(execution) for execution in waiting], loads)
+        for position, why in waits.items():
             waiting[position].wait_reason = why
-        for position, host in decision.starts.items():
+        for position, host in starts.items():
             self._start(waiting[position], usable[host])
             self.show_progress()
 
@@ -262,7 +253,6 @@ class LabelExecution:
             seconds=execution.seconds,
             hosts=frozenset(session.name for session in execution.hosts_of(self.sessions)),
             exclusive=frozenset(name for host in hosts if planner for name in planner.exclusive(row, host)),
-            image=planner.image_of(row) if planner else None,
         )
 
     def _queues(self, session: HostSession) -> bool:
@@ -281,7 +271,6 @@ class LabelExecution:
             held=0 if queues else max(0, len(session.locked_gpus) - self._gpus_of_ours(session)),
             # With one host, rows wait for it where they are.
             up=session.executor.is_up or (len(self.sessions) == 1 and not session.executor.has_scheduler),
-            images=session.images,
             rows=tuple(self._waiting_row(each) for each, _ in self._running_on(session)),
         )
 
@@ -305,10 +294,11 @@ class LabelExecution:
 
     def _next_number(self, execution: RowExecution) -> int:
         """Attempts are numbered after the rows; a row's first one has the row's own number."""
-        if execution.has_number:
-            return next(self._numbers)
-        execution.has_number = True
-        return execution.position + 1
+        for number in itertools.chain([execution.position + 1], itertools.count(len(self.executions) + 1)):
+            path = self.ready.batch.run_dir(number).path
+            if not (os.path.exists(path) or path in self._sent):
+                break
+        return number
 
     def _write_placed(self, execution: RowExecution, host: str, run: RunDir) -> None:
         """To be on disk before the row starts: a command that resumes this one looks for its run there."""
@@ -331,6 +321,7 @@ class LabelExecution:
         if not self._stopping and attempt.never_ran(state):  # it waits for the next one
             execution.attempt = None
             shutil.rmtree(prepared.run.path, ignore_errors=True)
+            self._sent.add(prepared.run.path)
             return
         if state.aborted:
             record = self._not_started(prepared.run, *state.aborted)
@@ -496,8 +487,6 @@ class LabelExecution:
         self._next_picture_at = time.monotonic() + _PICTURE_SECONDS
 
     def wait(self) -> None:
-        from ci_tasks.results import judge_run  # noqa: F401  # while the rows run, not before they start
-
         if len(self.sessions) == 1:
             self.sessions[0].executor.wait(_POLL_SECONDS)
         else:

@@ -1,8 +1,8 @@
 """The rows of a label. A matrix that another job's output gives is found by running that job's own steps here.
 
 That is how slime's `run-ci-changed` finds its rows. The job runs as any row does, in a clone whose HEAD is the working
-tree and whose `origin/main` is the base, so the script sees uncommitted files too. Where it is not to run, or ends with
-an error, CI's rule for changed tests is read and applied by ourselves.
+tree and whose `origin/main` is the base, so the script sees uncommitted files too. Where it is not to run, CI's rule
+for changed tests is read and applied by ourselves.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from ci_tasks.workflow import expressions, rows, secrets
 from ci_tasks.workflow.changed_tests import changed_jobs
 from ci_tasks.workflow.context import EventContext, UnknownValueError
 from ci_tasks.workflow.model import Job, Row
-from ci_tasks.workflow.rows import job_of
+from ci_tasks.workflow.rows import LabelStart, job_of, label_starts
 from ci_tasks.workflow.suite import label_of, matches_job
-from ci_tasks.workflow.triggers import LabelStart, label_starts
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Checkout, Deviation
@@ -42,10 +41,6 @@ class JobRows:
     rows: list[Row]
     context: EventContext
     deviations: tuple[Deviation, ...] = ()
-
-
-class _JobFailed(CiTasksError):
-    pass
 
 
 # -- `jobs` ------------------------------------------------------------------------------------------------------------
@@ -81,13 +76,12 @@ def list_jobs(
 
 def why_no_rows(source: CheckoutSource, label: str, base: str | None) -> str:
     """Why `label` has none."""
+    why = "its `if:` is false for a pull request, or its matrix is empty"
     if source.given.outputs:
-        return f"label {label} has no row: by the given outputs its `if:` is false, or its matrix is empty"
-    if source.suite.is_changed(label):
-        return (
-            f"label {label} has no row: no test file is new or modified since {base or BASE} (--base REV names another)"
-        )
-    return f"label {label} has no row here: its `if:` is false for a pull request, or its matrix is empty"
+        why = "by the given outputs its `if:` is false, or its matrix is empty"
+    elif source.suite.is_changed(label):
+        why = f"no test file is new or modified since {base or BASE} (--base REV names another)"
+    return f"label {label} has no row: {why}"
 
 
 def images(source: CheckoutSource) -> list[str]:
@@ -112,18 +106,12 @@ def find_rows(
     if not run_needs and not is_changed:
         raise _undecided(source, job, event)
     with _clone(source, base) as (workspace, checkout):
-        event, problem = replace(event, base_sha=find_commit(workspace, BASE) or ""), ""
-        try:
-            for id in missing if run_needs else ():
-                event = _with_outputs(source, id, event, workspace, checkout)
-        except _JobFailed as failure:
-            if not is_changed:
-                raise
-            problem = failure.message
-        if problem or not run_needs:
-            why = problem or "nothing of the checkout is executed without --run-needs"
-            return _by_rule(source, job, event, workspace, why)
-    runs = rows.row_resolver(source.workflow, job, _any_row(job), event).decide(job.condition) is not False
+        event = replace(event, base_sha=find_commit(workspace, BASE) or "")
+        if not run_needs:
+            return _by_rule(source, job, event, workspace)
+        for id in missing:
+            event = _with_outputs(source, id, event, workspace, checkout)
+    runs = rows.row_resolver(source.workflow, job, rows.blank_row(job), event).decide(job.condition) is not False
     return JobRows(job, _rows(source, job, event) if runs else [], event)
 
 
@@ -153,7 +141,7 @@ def _with_outputs(
         if any(name.startswith(f"jobs.{own_id}.") for name in names):
             event = _with_outputs(source, each.id, event, workspace, checkout)
     jobs = {name: {"outputs": event.outputs.get(each.id, {})} for name, each in called.items()}
-    resolve = rows.row_resolver(workflow, job, _any_row(job), event).with_contexts(jobs=jobs)
+    resolve = rows.row_resolver(workflow, job, rows.blank_row(job), event).with_contexts(jobs=jobs)
     return replace(event, outputs={**event.outputs, id: resolve.strings(file.outputs)})
 
 
@@ -167,17 +155,13 @@ def _rows(source: CheckoutSource, job: Job, event: EventContext) -> list[Row]:
 
 def _undecided(source: CheckoutSource, job: Job, event: EventContext) -> WorkflowError:
     try:
-        rows.row_resolver(source.workflow, job, _any_row(job), event).known(job.matrix)
+        rows.row_resolver(source.workflow, job, rows.blank_row(job), event).known(job.matrix)
     except UnknownValueError as error:
         jobs = ", ".join(rows.missing_outputs(job, event))
         option = f"--run-needs runs {jobs} here, or " if jobs else ""
         return UnknownValueError(f"the rows are not known: {error.message}", hint=f"{option}{error.hint}")
     assert job.call is not None, "its own matrix is known, so that of a job that calls it is not"
     return _undecided(source, job.call.caller, event)
-
-
-def _any_row(job: Job) -> Row:
-    return Row(label_of(job.id), job.id, None, "", None, "", None, None, {}, "self-hosted", None)
 
 
 # -- a job whose output decides ----------------------------------------------------------------------------------------
@@ -219,7 +203,8 @@ def _run_job(
     create(run, plan, archive.for_this_machine())
     done = processes.run_program(["bash", run.script], plan.timeout_minutes * 60, job_environment(plan, run.path))
     if done.code != 0:
-        raise _JobFailed(f"job {job.id}, whose output decides the rows, ends with {done.code}: {done.last_line}")
+        message = f"job {job.id}, whose output decides the rows, ends with {done.code}: {done.last_line}"
+        raise CiTasksError(message, hint=f"--output {job.id}.NAME=VALUE does without it")
     resolve = rows.row_resolver(source.workflow, job, row, here)
     written = {step.id: _written(os.path.join(run.outputs, step.id)) for step in job.steps if step.id}
     resolve.contexts["steps"] = {step: {"outputs": outputs} for step, outputs in written.items()}
@@ -247,8 +232,8 @@ def _written(path: str) -> dict[str, str]:
 # -- CI's rule for changed tests ---------------------------------------------------------------------------------------
 
 
-def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: Path, why: str) -> JobRows:
-    """The rows by CI's rule for changed tests, applied here; `why` is the reason of that."""
+def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: Path) -> JobRows:
+    """The rows by CI's rule for changed tests, applied here."""
     from ci_tasks.agent.records import Deviation
 
     changed = source.suite.changed
@@ -258,6 +243,7 @@ def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: P
     words = ("diff", "-z", "--name-only", f"--diff-filter={rule.statuses}", f"{BASE}...HEAD", "--", *rule.pathspecs)
     names = open_repository(workspace).git.null_separated(*words)
     files = {name: (workspace / name).read_text(encoding="utf-8", errors="replace") for name in names}
+    why = "nothing of the checkout is executed without --run-needs"
     if without := [name for name, text in files.items() if rule.fails_without and rule.number_in(text) is None]:
         files_without = ", ".join(without)
         why = f"CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in {files_without}"
@@ -298,6 +284,10 @@ def _changed_files(path: Path, rev: str | None, base: str) -> list[str]:
     git = open_repository(path).git
     names = git.null_separated("diff", "-z", "--name-only", "--no-renames", f"{base}...{rev or 'HEAD'}")
     if rev is None:
+        from tempfile import TemporaryDirectory
+
+        from ci_tasks.checkout.snapshot import take_snapshot
+
         with TemporaryDirectory(prefix="ci-tasks-") as scratch:
             names += take_snapshot(path, Path(scratch)).checkout.dirty
     return sorted(set(names))

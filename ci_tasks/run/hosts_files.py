@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from ci_tasks import known_secrets, resources
 from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.config import BUILT_IN_LAYER, Config, ConfigLayer, how_to_add, includes, read_layers
 from ci_tasks.errors import CheckoutError, ConfigError, UsageError, counted, printable
 from ci_tasks.hosts.mux import KeptConnection, kept_connections
 from ci_tasks.run.checkout_source import current_checkout, find_checkout
 
 if TYPE_CHECKING:
-    from ci_tasks.config import Config, ConfigLayer
     from ci_tasks.records import RunRecord
 
 HOSTS_ENV = "CI_TASKS_HOSTS"
@@ -53,8 +53,6 @@ class ListedHost:
 def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
     """All layers as one. `checkouts` are those under test; None is the one that a command without --repo finds.
     Prints what does not count, unless `quiet`. Raises ConfigError."""
-    from ci_tasks.config import BUILT_IN_LAYER, ConfigLayer, includes, read_layers
-
     layers, notices = [BUILT_IN_LAYER], []
     for file in _files():
         content, text = _read(file)
@@ -77,8 +75,6 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
 
 def _included(name: str, file: Path, notices: list[str], checkouts: Sequence[str | Path | None]) -> ConfigLayer:
     """What `file` includes, which includes nothing itself. Raises ConfigError."""
-    from ci_tasks.config import ConfigLayer, includes
-
     path = file.resolve().parent / Path(name).expanduser()
     is_address = re.match(_ADDRESS, name) is not None
     label = known_secrets.masked_with_forms(name) if is_address else resources.shown(path)
@@ -99,7 +95,6 @@ def _fetched(address: str, label: str, notices: list[str]) -> str:
     """The hosts.yaml of a git repository: a copy of the last hour, a new one, or else the last one, with a notice."""
     from ci_tasks.agent.trees.git import make_repository
     from ci_tasks.checkout.repository import CheckoutGit
-    from ci_tasks.config import BUILT_IN_LAYER, ConfigLayer, read_layers
 
     store = resources.user_directory("cache") / "include" / _digest(os.fsencode(address))
     copy = store / _NAME
@@ -111,13 +106,9 @@ def _fetched(address: str, label: str, notices: list[str]) -> str:
         (store / "shallow.lock").unlink(missing_ok=True)  # of one that was killed
         try:
             git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--", address, "HEAD")
-            content = git.run("show", f"FETCH_HEAD:{_NAME}")
-            read_layers([BUILT_IN_LAYER, ConfigLayer(_decoded(content, label), label)])  # no broken one replaces it
-            replace_file(str(copy), content)
-        except (CheckoutError, ConfigError) as error:
+            replace_file(str(copy), git.run("show", f"FETCH_HEAD:{_NAME}"))
+        except CheckoutError as error:
             problem = " ".join(known_secrets.masked_with_forms(error.message).split())
-            if age is None and isinstance(error, ConfigError):
-                raise
             if age is None:
                 hint = f"it needs the network once, and a {_NAME} at its root"
                 raise ConfigError(f"cannot be included: {problem}", file=label, hint=hint) from None
@@ -168,7 +159,6 @@ def list_hosts(config: Config) -> list[ListedHost]:
 
 def advice_without_gpu_host(records: Sequence[RunRecord], config: Config) -> list[str]:
     """What to do if rows were blocked for what this machine lacks, and there is no other host."""
-    from ci_tasks.config import how_to_add
     from ci_tasks.records import BLOCKED
 
     reasons = [record.reason for record in records if record.status == BLOCKED and " lacks " in record.reason]

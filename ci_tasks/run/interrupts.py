@@ -74,17 +74,10 @@ class Interrupts:
         if self.count:
             raise KeyboardInterrupt
 
-    @contextmanager
-    def hangup_leaves(self) -> Iterator[None]:
-        """A terminal that is closed ends this process and nothing else: rows that run go on without it."""
-        handled = signal.SIGHUP in self._previous
-        if handled:
+    def leave_on_hangup(self) -> None:
+        """From now on a terminal that is closed ends this process and nothing else: rows that run go on without it."""
+        if signal.SIGHUP in self._previous:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        try:
-            yield
-        finally:
-            if handled:
-                signal.signal(signal.SIGHUP, self._press)
 
     def restore(self) -> None:
         for number, previous in self._previous.items():

@@ -1,4 +1,4 @@
-"""`run`, `remote` and `plan`: the story of a label.
+"""`run`, `remote`, `plan` and `retry`: the story of a label.
 
 prepare   rows, hosts, the code and the plans                prepare.py
 install   the steps that rows share, on each host            here, or in the hosts' threads of prepare.py
@@ -10,27 +10,45 @@ record    record.json, the history, the closing table        results.runs, print
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
-from ci_tasks.config import Config
+from ci_tasks.agent.records import Event, Plan
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
+from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import UsageError, counted
-from ci_tasks.hosts.executor import OpenExecutor, open_executor
+from ci_tasks.hosts.executor import OpenExecutor, PreparedRow, TakeSnapshot, open_executor, take_host_snapshot
+from ci_tasks.planning.planner import failed_step, retry_plan
+from ci_tasks.planning.tested_files import defines_tests
 from ci_tasks.records import EXIT_CODES, RUNNING, VACUOUS, BatchResult, PlanEntry, RunRecord, overall
+from ci_tasks.results import store
 from ci_tasks.results.history import durations
+from ci_tasks.results.load import find_one
+from ci_tasks.results.runs import events_of, is_over
 from ci_tasks.results.store import write_phase
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context
-from ci_tasks.run.events import EventView, ProgressView, RunEnded, RunPrepared, find_unfinished, now, open_journal
+from ci_tasks.run.events import (
+    EventStream,
+    EventView,
+    ProgressView,
+    RunEnded,
+    RunPrepared,
+    now,
+    open_journal,
+    resumable,
+)
 from ci_tasks.run.execute import RowExecution, run_rows
 from ci_tasks.run.find_rows import find_rows, list_jobs, why_no_rows
 from ci_tasks.run.hosts_files import advice_without_gpu_host
 from ci_tasks.run.prepare import PreparedBatch, prepare
-from ci_tasks.run.progress import kept_lines, open_view, print_results, statuses
-from ci_tasks.run.row_plans import RowPlanner
+from ci_tasks.run.progress import open_view, print_results, statuses
+from ci_tasks.run.row_plans import HostSession, RowPlanner
+from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 
 
@@ -54,10 +72,10 @@ class LabelResult:
 
 
 def run(
-    source: CheckoutSource, config: Config, requests: Sequence[RunRequest], options: ExecutionOptions
+    source: CheckoutSource, config: Config, label: str, requests: Sequence[RunRequest], options: ExecutionOptions
 ) -> BatchResult:
-    """Run rows of one label or of several, and end with one truthful table. Of rows that go on without us, it is said
-    how to come back to them."""
+    """Run the rows that `label` means, of one label or of several, and end with one truthful table. Of rows that go on
+    without us, it is said how to come back to them."""
     done = [(request, execute_label(source, config, request, options)) for request in requests]
     results = [(request, result) for request, result in done if result]
     for request, result in results:
@@ -68,8 +86,8 @@ def run(
         return results[-1][1].going_on if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
     records = [record for result in ended for record in result.records]
     logs = [log for result in ended for log in result.logs]
-    also = [*kept_lines(records, logs), *advice_without_gpu_host(records, config)]
-    return print_results(records, logs, ", ".join(result.batch for result in ended), also)
+    name = label if len(requests) > 1 else ended[0].batch
+    return print_results(records, logs, name, advice_without_gpu_host(records, config))
 
 
 def execute_label(
@@ -79,6 +97,7 @@ def execute_label(
     options: ExecutionOptions = ExecutionOptions(),
     *,
     open_executor: OpenExecutor = open_executor,
+    take_snapshot: TakeSnapshot = take_host_snapshot,
     view: ProgressView | None = None,
 ) -> LabelResult | None:
     """Prepare, place, execute, judge and record a label's rows; `view` shows how they stand. None if there is no row,
@@ -88,10 +107,10 @@ def execute_label(
             f"--detach is for one host, and {request.host} is several",
             hint="without it, the terminal may be closed at any time: `--resume` comes back to all rows",
         )
-    journal = find_unfinished(request.label, str(source.path)) if options.resume else None
+    journal = resumable(request.label, str(source.path)) if options.resume else None
     if journal:
         request = replace(request, rows=journal.asked.rows, only=None)
-    with closing(prepare(source, config, request, open_executor, journal)) as ready:
+    with closing(prepare(source, config, request, open_executor, take_snapshot, journal)) as ready:
         if not ready.rows:
             shutil.rmtree(ready.batch.path, ignore_errors=True)
             _print_no_rows(source, request)
@@ -107,16 +126,14 @@ def execute_label(
             count = counted(len(ready.rows), "row")
             print(f"run {batch.id}: {count} of {checkout.title}, tree {checkout.tree[:12]}", flush=True)
             view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.planned_rows.values()])
-        with closing(open_journal(batch)) as written:
-            readers = [written, *([options.events] if options.events else [])]
-            with closing(EventView(view, readers)) as events:
-                asked = (batch.id, request.label, request.host, tuple(row.row for row in ready.rows))
-                code = (checkout.commit, checkout.tree, str(batch.path))
-                events.write(RunPrepared(now(), *asked, *code, checkout=checkout.path))
-                result = _execute(ready, options, events)
-                if result.records:
-                    status = overall(statuses(result.records))
-                    events.write(RunEnded(now(), result.batch, status, result.exit_code))
+        with closing(open_journal(batch)) as written, closing(EventView(view, written, options.events)) as events:
+            asked = (batch.id, request.label, request.host, tuple(row.row for row in ready.rows))
+            code = (checkout.commit, checkout.tree, str(batch.path))
+            events.write(RunPrepared(now(), *asked, *code, checkout=checkout.path))
+            result = _execute(ready, options, events)
+            if result.records:
+                status = overall(statuses(result.records))
+                events.write(RunEnded(now(), result.batch, status, result.exit_code))
     return result
 
 
@@ -132,7 +149,8 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -
     write_phase(ready.batch.path, "running")
     names = [session.name for session in ready.sessions]
     history = durations(ready.rows[0].label, names if len(names) == 1 else ())
-    with ready.interrupts.hangup_leaves(), ready.threads.running() if ready.threads else nullcontext():
+    ready.interrupts.leave_on_hangup()
+    with ready.threads.running() if ready.threads else nullcontext():
         executions = run_rows(ready, options, view, history)
     records = [execution.record for execution in executions if execution.record is not None]
     if len(records) < len(executions):
@@ -169,8 +187,6 @@ def changed_runs(source: CheckoutSource, request: RunRequest) -> list[RunRequest
     """A run for each CPU label on this machine, then one of the job for changed tests on the host of `request`; which
     test runs where is printed. Raises UnknownName."""
     found = find_rows(source, request.label, event_context(source), request.base)
-    for deviation in found.deviations:
-        print(f"otherwise than in CI: {deviation.why}", flush=True)
     tests = {row.test for row in found.rows}
     here = [row for row in list_jobs(source) if row.test in tests and row.gpus == 0 and row.image is None]
     there = [row for row in found.rows if row.test not in {row.test for row in here}]
@@ -202,3 +218,98 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_o
     if makes_on_host or session.spec.kind == "local":
         session.executor.prepare_manual_run(rows)
     return [PlanEntry(**vars(row.plan), run_dir=row.run.path, lacks=tuple(row.missing)) for row in rows]
+
+
+# -- `retry` -----------------------------------------------------------------------------------------------------------
+
+
+def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchResult:
+    """Run the failed step of a kept run again, and those after it, with the working tree as it is now, where it was
+    kept. It is a run of its own: see ci_tasks.planning.planner. The agent brings the kept workspace to the new tree
+    before it starts."""
+    from ci_tasks.run.attach import host_of_run
+
+    id, run = _kept_run(name)
+    remote = read_remote(run)
+    before = replace(read_plan(run), script=Path(run.script).read_text(encoding="utf-8", errors="surrogateescape"))
+    spec = host_of_run(remote) if remote else HostSpec(name=before.host, kind="local", env=dict(before.host_env))
+    with closing(open_executor(spec)) as executor:
+        batch, session = store.new_batch(before.label), HostSession(executor, is_ready=True)
+        try:
+            row = _planned(before, session, batch, remote.directory if remote else run.path, events_of(run))
+        except BaseException:
+            shutil.rmtree(batch.path, ignore_errors=True)
+            raise
+        tree, step = row.plan.checkout.tree, row.plan.retry.step if row.plan.retry else 0
+        same = "nothing changed since, so the same tree runs again" if tree == before.checkout.tree else ""
+        print(f"run {row.plan.id}: {id} again from step {step} on {before.host}; {same or f'tree {tree[:12]}'}")
+        ready = PreparedBatch(batch, (row.row,), (session,), None, row.plan.checkout, planned_rows={0: row})
+        ready.interrupts.defer()
+        try:
+            with closing(EventView(open_view(row.row.row, [row.run]), events)) as view:
+                (execution,) = run_rows(ready, ExecutionOptions(), view, {})
+        finally:
+            ready.interrupts.restore()
+        status = read_status_if_readable(row.run)
+        result = print_results([execution.record] if execution.record else [], [row.run.log], batch.id)
+        if status.kept is None and status.exists and not keep:
+            for line in executor.release_retried(row):
+                print(f"left: {line}")
+            _forget_kept(id)
+        return result
+
+
+def _planned(
+    before: Plan, session: HostSession, batch: store.Batch, kept_in: str, events: Sequence[Event]
+) -> PreparedRow:
+    """The rest of a run that was kept in the directory `kept_in` of its host, after these `events`."""
+    code, run = take_host_snapshot(Path(before.checkout.path), None), batch.run_dir(1)
+    session.executor.use(batch, code)
+    plan = retry_plan(
+        before,
+        id=batch.run_id(1),
+        run_dir=session.executor.paths(run).run,
+        earlier_dir=kept_in,
+        step=failed_step(before, events),
+        checkout=replace(code.checkout, path=before.checkout.path, sample=before.checkout.sample),
+    )
+    test = code.read_file(before.test) if before.test else None
+    plan = replace(plan, defines_tests=defines_tests(test or ""))
+    session.executor.write_plan(run, plan)
+    same = {name: getattr(plan, name) for name in ("label", "job", "row", "test", "args", "image", "env")}
+    row = Row(**same, gpus=0, trigger=None, runner="", timeout_minutes=plan.timeout_minutes)
+    return PreparedRow(row, plan, run, None)
+
+
+def _kept_run(name: str) -> tuple[str, RunDir]:
+    """The run that is meant: of several the one that was kept. Raises UsageError."""
+    kept = [(id, run) for id, run in store.find(name) if read_status_if_readable(run).kept is not None]
+    id, run = kept[0] if len(kept) == 1 else find_one(name)
+    remote, status, plan = read_remote(run), read_status_if_readable(run), read_plan(run)
+    row = f"ci-tasks remote --host {plan.host} {shlex.quote(plan.label)} --only {shlex.quote(plan.row)} --keep"
+    why, hint = "", f"run the whole row again: `{row}`"
+    if remote is not None and remote.adopted:
+        why, hint = "was started from another machine", "retry it there: its script is not here"
+    elif remote is not None and remote.kind == "slurm":
+        why = "ran on Slurm, and its allocation is gone, so no workspace is left to go on in"
+    elif status.exists and not is_over(run):
+        why, hint = "has not ended", f"`ci-tasks attach {id}` waits for it, `ci-tasks cancel {id}` ends it"
+    elif status.kept is None:
+        why = "was not kept: only a failed run of --keep is"
+    elif plan.checkout.overlays:
+        why = "ran with overlays, which `retry` cannot change"
+    if why:
+        raise UsageError(f"{id} {why}", hint=hint)
+    return id, run
+
+
+def _forget_kept(id: str) -> None:
+    """Nothing is left of the run, and of those that it went on from, as far as they are known here."""
+    while id:
+        try:
+            ((_, run),) = store.find(id)
+        except UsageError:  # `clean` has removed it
+            return
+        status = read_status_if_readable(run)
+        write_record(run.status, replace(status, kept=None, sequence=status.sequence + 1))
+        id = read_plan(run).retry_of

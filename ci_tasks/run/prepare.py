@@ -25,7 +25,7 @@ from ci_tasks.checkout.repository import find_repository
 from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, CiTasksError, UnknownName, UsageError, printable, some
-from ci_tasks.hosts.executor import Executor, OpenExecutor, PreparedRow, Say
+from ci_tasks.hosts.executor import OpenExecutor, PreparedRow, Say, TakeSnapshot, take_host_snapshot
 from ci_tasks.planning.containers import LOCK_DIR_ENV
 from ci_tasks.planning.planner import check_row
 from ci_tasks.planning.steps import override_warnings
@@ -75,6 +75,7 @@ def prepare(
     config: Config,
     request: RunRequest,
     open_executor: OpenExecutor,
+    take_snapshot: TakeSnapshot = take_host_snapshot,
     journal: BatchJournal | None = None,
     *,
     only_plans: bool = False,
@@ -103,7 +104,9 @@ def prepare(
             undo.callback(write_phase, batch.path, "ended")
         if not only_plans:
             write_phase(batch.path, "preparing")
-        code = _record_tree(executors, source, request, batch)
+        code = take_snapshot(source.path, source.rev, source.given.overlays)
+        for executor in executors:
+            executor.use(batch, code)
         _check_tests_exist(rows, code)
         found = replace(found, context=replace(found.context, sha=code.checkout.commit))
         # Whether the checkout's lock script keeps simulated GPUs' locks away from the real ones.
@@ -133,19 +136,6 @@ def prepare(
 def print_override_warnings(config: Config, source: CheckoutSource) -> None:
     for warning in override_warnings(config.overrides, source.workflow.jobs):
         print(f"ci-tasks: warning: {printable(warning)}", file=sys.stderr, flush=True)
-
-
-def _record_tree(executors: Sequence[Executor], source: CheckoutSource, request: RunRequest, batch: Batch) -> Snapshot:
-    """The code that all hosts get: one tree, whatever is edited meanwhile."""
-    codes: list[Snapshot] = []
-    for executor in executors:
-        if codes:
-            executor.use_snapshot(codes[0])
-        overlays = source.given.overlays
-        codes.append(executor.snapshot(batch, source.path, rev=source.rev, overlays=overlays))
-    if len({code.checkout.tree for code in codes}) > 1:
-        raise CheckoutError(f"{source.path} changed while it was recorded for several hosts", hint="run it again")
-    return codes[0]
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------------
@@ -264,13 +254,11 @@ class HostThreads:
 
     def _refresh(self, session: HostSession) -> None:
         """What others hold there is a hint; a host that does not answer is heard of elsewhere."""
-        from ci_tasks.hosts.queries import locked_gpus_and_images
+        from ci_tasks.hosts.queries import locked_gpus
 
         if session.executor.is_up and not session.executor.has_scheduler:
-            images = dict.fromkeys(filter(None, map(self._planner.image_of, self._planner.rows)))
             with suppress(CiTasksError):
-                found = locked_gpus_and_images(session.executor, session.spec, list(images))
-                session.locked_gpus, session.images = found
+                session.locked_gpus = locked_gpus(session.executor, session.spec)
 
     def _say(self, session: HostSession) -> Say:
         return lambda text: self._messages.put(f"{session.name}: {text}")

@@ -39,7 +39,7 @@ def open_view(title: str, rows: Sequence[RunDir]) -> ProgressView:
     return PlainView()
 
 
-class PlainView:
+class PlainView(ProgressView):
     """A line when a row starts, moves, ends or stalls, when a host comes or goes, and a reminder in between. With
     several hosts, of which events tell, a line says where a row is."""
 
@@ -72,9 +72,6 @@ class PlainView:
         for row in [row for row in rows if row.state in (WAITING, STALLED) and row.note][:_MAX_REMINDED]:
             self._print(f"still {row.state}: {row.row}: {row.note}")
 
-    def close(self) -> None:
-        pass
-
     def print_row(self, event: RowChanged) -> None:
         state = event.status or _STATES[event.event]
         standing = (state, event.host, event.attempt)
@@ -98,7 +95,7 @@ def _host_and_attempt(host: str, attempt: int) -> str:
     return (f" on {host}" if host else "") + (f", attempt {attempt}" if attempt > 1 else "")
 
 
-class LiveView:
+class LiveView(ProgressView):
     """The table that changes in place."""
 
     def __init__(self, title: str) -> None:
@@ -132,16 +129,12 @@ class LiveView:
         self._live.stop()
 
 
-class StreamView:
+class StreamView(ProgressView):
     """One row: its log as it is written, and a word on stderr when it stalls or waits for others."""
 
     def __init__(self, run: RunDir) -> None:
         self._log = GrowingLog(run.log)
         self._last_notice = ""
-
-    def write(self, event: Event) -> None:
-        if isinstance(event, Message):
-            print(event.text, flush=True)
 
     def update(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> None:
         self._log.copy()
@@ -228,8 +221,8 @@ def print_results(
     width = terminal_width()
     times = results.wall_time(records)
     deviations = results.deviations(records, width, known, command)
-    lines = ["", *results.table(records, logs, width), "", *deviations, "", *times, *([""] if times else []), *also]
-    print("\n".join(lines))
+    lines = ["", *results.table(records, logs, width), "", *deviations, "", *times, *([""] if times else [])]
+    print("\n".join([*lines, *kept_lines(records, logs), *also]))
     print(f"{name}: {results.summary(records)}", flush=True)
     return batch_result(name, records, logs)
 

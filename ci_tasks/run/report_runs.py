@@ -10,12 +10,14 @@ from pathlib import Path
 
 from ci_tasks import __version__
 from ci_tasks.agent.files import pieces_of
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
 from ci_tasks.errors import UsageError, some
 from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import BatchResult, RunRecord
 from ci_tasks.registry import features, hooks
+from ci_tasks.report.brief import runs as brief_text
+from ci_tasks.report.junit import render as render_junit
+from ci_tasks.report.markdown import render as render_markdown
 from ci_tasks.report.outcome import NextStep, next_steps, verdict
 from ci_tasks.report.page import Bar, Log, Run, page, phases
 from ci_tasks.results import store
@@ -25,54 +27,45 @@ from ci_tasks.results.load import load_record
 from ci_tasks.results.runs import events_of
 from ci_tasks.run.progress import batch_result, print_results
 
-
-@dataclass(frozen=True)
-class ReportOutputs:
-    """Where the report goes: files, or markdown or a brief text on standard output; none of them means the terminal,
-    unless it is to be `quiet`. `deviations`: all of them, also those of the label's last run."""
-
-    html: Path | None = None
-    junit: Path | None = None
-    markdown: bool = False
-    brief: bool = False
-    quiet: bool = False
-    deviations: bool = False
-
-
 ReportedRun = tuple[str, RunDir, RunRecord]  # id, directory, record
 
 
-def report(names: Sequence[str], options: ReportOutputs) -> BatchResult:
-    """Tell what the runs that `names` mean did. Raises UnknownName, UsageError."""
+def report(
+    names: Sequence[str],
+    *,
+    html: Path | None = None,
+    junit: Path | None = None,
+    markdown: bool = False,
+    brief: bool = False,
+    quiet: bool = False,
+    deviations: bool = False,
+) -> BatchResult:
+    """Tell what the runs that `names` mean did, in files, or as markdown or a brief text on standard output; else in
+    the terminal, unless it is to be `quiet`. `deviations`: all of them, also those of the label's last run. Raises
+    UnknownName, UsageError."""
     found = {id: run for name in names for id, run in store.find(name)}  # each once, in the order of the names
     runs = [(id, run, load_record(run)) for id, run in found.items()]
     title = runs[0][0] if len(runs) == 1 else some(list(dict.fromkeys(map(store.batch_of, found))), 3)
     records, logs = [record for _, _, record in runs], [run.log for run in found.values()]
-    if options.html is not None:
+    if html is not None:
         made = f"Made by ci-tasks {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}."
         rows = [record.row for record in records]
         shown = [_run(*run, alone=rows.count(run[2].row) == 1) for run in runs]
-        write_file(options.html, page(title, shown, [], made, _next_steps(runs)))
-    if options.junit is not None:
-        from ci_tasks.report import junit
-
-        write_file(options.junit, [junit.render(title, records, logs)])
-    if options.markdown:
-        from ci_tasks.report import markdown
-
-        print(markdown.render(title, records), end="")
-    if options.brief:
-        from ci_tasks.report import brief
-
-        print(brief.runs(title, records), end="")
-    has_output = options.markdown or options.brief or options.quiet
-    for path in filter(None, (options.html, options.junit)):
+        write_file(html, page(title, shown, [], made, _next_steps(runs)))
+    if junit is not None:
+        write_file(junit, [render_junit(title, records, logs)])
+    if markdown:
+        print(render_markdown(title, records), end="")
+    if brief:
+        print(brief_text(title, records), end="")
+    has_output = markdown or brief or quiet
+    for path in filter(None, (html, junit)):
         size = f"{path.stat().st_size / 1e3:.1f} kB"
         print(f"{path}: {size}", file=sys.stderr if has_output else sys.stdout)  # the output may be the markdown
-    if not (options.html or options.junit or has_output):
+    if not (html or junit or has_output):
         codes = dict.fromkeys(record.checkout.title for record in records if record.checkout)
         print(f"{title}: {'; '.join([verdict(records), *codes])}")
-        print_results(records, logs, title, all_deviations=options.deviations)
+        print_results(records, logs, title, all_deviations=deviations)
         for told in hooks("run_report"):
             print("".join(f"{line}\n" for run in found.values() for line in told(run.path)), end="")
     return batch_result(title, records, logs)
@@ -118,18 +111,14 @@ def _timeline_bar(id: str, run: RunDir, record: RunRecord) -> Bar | None:
 
 
 def write_file(path: Path, text: Iterable[str]) -> None:
-    """Write a file whole or not at all. Raises UsageError where it cannot be there."""
-    if path.is_dir():
-        raise UsageError(f"{path} is a directory", hint="name a file in it")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"there is no directory {path.absolute().parent}", hint="make it, or name another file")
+    """Write a file whole or not at all. Raises UsageError where it cannot be written."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         # A path that is no UTF-8 may stand in a record as a lone surrogate.
         with open(beside, "x", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
             out.writelines(text)
         os.replace(beside, path)
-    except OSError as error:  # a full disk's has no name
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name another file") from None
     finally:
         beside.unlink(missing_ok=True)

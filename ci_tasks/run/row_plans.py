@@ -47,7 +47,6 @@ class HostSession:
     activity: str = "connecting"
     is_ready: bool = False
     locked_gpus: frozenset[int] = frozenset()
-    images: frozenset[str] = frozenset()
     row_problems: Mapping[str, str] = field(default_factory=dict)
     first_rows: tuple[bool, ...] = ()
     is_dropped: bool = False
@@ -167,10 +166,6 @@ class RowPlanner:
         for hook in registry.hooks("before_rows") if self.request.prefetch else ():
             problems |= hook(self, self.rows, session, say, is_wanted)
         return problems
-
-    def image_of(self, row: Row) -> str | None:
-        """What it runs in: --image replaces CI's image."""
-        return row.image and (self.request.image or row.image)
 
     @property
     def overrides(self) -> tuple[Override, ...]:

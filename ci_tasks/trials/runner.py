@@ -17,15 +17,14 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import read_record
 from ci_tasks.checkout.delivery import materialize
 from ci_tasks.checkout.snapshot import Snapshot
-from ci_tasks.config import Config, HostSpec
+from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError, counted
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
-from ci_tasks.hosts.executor import Executor, OpenExecutor, open_executor
+from ci_tasks.hosts.executor import take_host_snapshot
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
 from ci_tasks.report.table import duration
 from ci_tasks.results import store
 from ci_tasks.results.history import RunQuery, search
-from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context
 from ci_tasks.run.events import RowChanged
 from ci_tasks.run.find_rows import find_rows
@@ -50,25 +49,12 @@ class PinnedTree:
     checkout: Checkout
     directory: Path
 
-    def wrap(self, open_executor: OpenExecutor) -> OpenExecutor:
-        """Opens the same executors, on which this tree runs."""
-
-        def opened(spec: HostSpec) -> Executor:
-            executor = open_executor(spec)
-            take = executor.snapshot
-
-            def snapshot(batch: Batch, source: Path, **which: Any) -> Snapshot:
-                # The checkout itself, as long as it is the same: the host was sent most of it before.
-                code = take(batch, source, **which)
-                if (code.checkout.commit, code.checkout.tree) == (self.checkout.commit, self.checkout.tree):
-                    return code
-                code = take(batch, self.directory, rev=self.checkout.commit)
-                return replace(code, checkout=self.checkout)
-
-            executor.snapshot = snapshot  # type: ignore[method-assign]
-            return executor
-
-        return opened
+    def take(self, *which: Any) -> Snapshot:
+        """The checkout itself, as long as it is the same: the host was sent most of it before."""
+        code = take_host_snapshot(*which)
+        if (code.checkout.commit, code.checkout.tree) == (self.checkout.commit, self.checkout.tree):
+            return code
+        return replace(take_host_snapshot(self.directory, self.checkout.commit), checkout=self.checkout)
 
 
 @contextmanager
@@ -129,9 +115,9 @@ class Runner:
             host = subject.request.host
             fresh = subject.request.fresh_env and run.number == 1
             request = replace(subject.request, rows=run.rows or subject.request.rows, fresh_env=fresh)
-            opened = subject.tree.wrap(open_executor) if subject.tree else open_executor
+            take = subject.tree.take if subject.tree else take_host_snapshot
             view = None if self.live else QuietView()
-            done = self.execute(subject.source, self.config, request, self.how, open_executor=opened, view=view)
+            done = self.execute(subject.source, self.config, request, self.how, take_snapshot=take, view=view)
         except (Blocked, UsageError) as problem:
             is_blocked, known = isinstance(problem, Blocked), self.known_to_run
             if not ((known or self.records) if is_blocked else known not in ("", run.setting)):

@@ -14,17 +14,18 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UnknownName, WorkflowError
 from ci_tasks.workflow import expressions, runner, secrets
 from ci_tasks.workflow.context import EventContext, Resolver, contexts, is_unset
 from ci_tasks.workflow.expressions import ExpressionError
 from ci_tasks.workflow.model import Job, Row, Step, Workflow
 from ci_tasks.workflow.suite import Describe, MatrixTest, label_of, make_unique, matches_job, name_of
-from ci_tasks.workflow.values import OpenObject, leaves, lookup, loose_equal, shown, unknowns
+from ci_tasks.workflow.values import OpenObject, Unknown, leaves, lookup, loose_equal, shown, unknowns
 
 if TYPE_CHECKING:
     from ci_tasks.agent.containers.docker_argv import DockerRun
@@ -74,7 +75,7 @@ def rows(workflow: Workflow, job: Job, event: EventContext, describe: Describe) 
     """The job's rows in CI's order, with unique names. A matrix that waits for another job's output, or for what only
     GitHub knows, is one row with `dynamic` set. Raises WorkflowError."""
     _check(workflow, job)
-    blank = replace(_blank(job), trigger=trigger_of(workflow, job))
+    blank = replace(blank_row(job), trigger=trigger_of(workflow, job))
     entries = _entries(workflow, job, event, blank)
     if isinstance(entries, str):
         resolve = row_resolver(workflow, job, blank, event)
@@ -86,12 +87,12 @@ def rows(workflow: Workflow, job: Job, event: EventContext, describe: Describe) 
 
 def refused_row(job: Job, why: str) -> Row:
     """What stands for the rows of a job whose values cannot be evaluated."""
-    return replace(_blank(job), runner="self-hosted", refused=why)
+    return replace(blank_row(job), runner="self-hosted", refused=why)
 
 
 def names(workflow: Workflow, job: Job, event: EventContext, describe: Describe) -> list[str]:
     """The names of the job's rows, at the price of the matrix alone; none for a matrix that is not known yet."""
-    entries = _entries(workflow, job, event, _blank(job))
+    entries = _entries(workflow, job, event, blank_row(job))
     combinations = [] if isinstance(entries, str) else map(_combination, entries)
     return make_unique([name_of(label_of(job.id), combination, describe(combination)) for combination in combinations])
 
@@ -117,7 +118,7 @@ def missing_outputs(job: Job, event: EventContext) -> list[str]:
 def needed_outputs(workflow: Workflow, job: Job, event: EventContext) -> list[str]:
     """As `missing_outputs`, of anything in the job that would run: what is unknown in its variables, its container and
     its steps."""
-    resolve = row_resolver(workflow, job, _blank(job), event)
+    resolve = row_resolver(workflow, job, blank_row(job), event)
     resolve = resolve.with_contexts(steps=OpenObject("steps"))
     container = [job.container.image, job.container.options, job.container.env] if job.container else []
     seen = [resolve.value([dict(workflow.file_of(job).env), dict(job.env), *map(_plain, container)])]
@@ -150,7 +151,7 @@ def _resolver(workflow: Workflow, job: Job, values: Mapping[str, Any]) -> Resolv
     return Resolver(workflow.file_of(job).place, job.id, job.line, values)
 
 
-def _blank(job: Job) -> Row:
+def blank_row(job: Job) -> Row:
     label = label_of(job.id)
     return Row(label, job.id, None, label, None, "", None, None, {}, "", None)
 
@@ -253,7 +254,7 @@ def _entries(workflow: Workflow, job: Job, event: EventContext, blank: Row) -> l
     waits for what is known elsewhere."""
     callers: list[tuple[Mapping[str, Any], ...]] = [()]
     if job.call:
-        outer = _entries(workflow, job.call.caller, event, _blank(job.call.caller))
+        outer = _entries(workflow, job.call.caller, event, blank_row(job.call.caller))
         if isinstance(outer, str):
             return outer
         callers = [(*entry.callers, entry.matrix) for entry in outer]
@@ -330,3 +331,75 @@ def _listed(matrix: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 def _kind(value: Any) -> str:
     return "null" if value is None else f"{type(value).__name__} {value!r}"
+
+
+# -- which labels a pull request starts, by the files that it changes, its base and its labels ------------------------
+#
+# The rules are those of GitHub's "Workflow syntax": `on.pull_request` with `paths`, `paths-ignore`, `branches` and
+# `branches-ignore`, and its "Filter pattern cheat sheet". Of several patterns the last that matches counts.
+
+# A wildcard, or one character and how often.
+_TOKEN = re.compile(r"(\*\*/|\*\*?)|(\[\w+(?:-\w+)*\]|\\?.)([?+]?)", re.DOTALL)
+_MEANS = {"**/": ".", "**": ".", "*": "[^/]"}
+
+
+@dataclass(frozen=True)
+class LabelStart:
+    """Whether a pull request `starts` a label of a workflow: "yes", "no", "with label" (`pr_label`), or "?" if only
+    GitHub knows. `why` it does not start, or not without a label."""
+
+    workflow: str
+    label: str
+    starts: str
+    pr_label: str | None
+    why: str
+
+
+def label_starts(workflow: Workflow, event: EventContext, changed: Sequence[str]) -> Iterator[LabelStart]:
+    """An entry for each label of the workflow, for a pull request that changes the files `changed`."""
+    why = why_not_started(workflow, event.base, changed)
+    for job in workflow.labelled:
+        trigger = trigger_of(workflow, job)
+        outcome = ("no", why) if why else _runs(workflow, job, event, trigger)
+        yield LabelStart(workflow.path, label_of(job.id), outcome[0], trigger, outcome[1])
+
+
+def why_not_started(workflow: Workflow, base: str, changed: Sequence[str]) -> str:
+    """Why a pull request to the branch `base` does not start the workflow; "" if it does. Raises re.error."""
+    if not workflow.is_for_pull_requests:
+        return f"starts on {', '.join(workflow.events)} only"
+    for kind, names in (("branches", [base]), ("paths", changed or ["no changed file"])):
+        wanted, ignored = workflow.filters.get(kind, ()), workflow.filters.get(f"{kind}-ignore", ())
+        if wanted and not any(_is_selected(name, wanted) for name in names):
+            return f"{kind} {', '.join(names[:3])}: none matches {', '.join(wanted)}"
+        if ignored and all(_is_selected(name, ignored) for name in names):
+            return f"{kind} {', '.join(names[:3])}: ignored by {', '.join(ignored)}"
+    return ""
+
+
+def _runs(workflow: Workflow, job: Job, event: EventContext, trigger: str | None) -> tuple[str, str]:
+    """Whether the job runs in a workflow that was started, and why not."""
+    row = replace(refused_row(job, ""), trigger=trigger)
+    holds = row_resolver(workflow, job, row, event).decide(job.condition)
+    if holds is not True:
+        word, why = ("?", "only GitHub knows:") if isinstance(holds, Unknown) else ("no", "its if is false,")
+        return word, " ".join([why, *(job.condition or "").split()])
+    return ("with label", f"with the PR label {trigger}") if trigger else ("yes", "")
+
+
+def _is_selected(text: str, patterns: Sequence[str]) -> bool:
+    found = [pattern for pattern in patterns if _matches(text, pattern.removeprefix("!"))]
+    return bool(found) and not found[-1].startswith("!")
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """All ways at once: `re` would try them one after the other, without end for many wildcards."""
+    starts = {0}
+    for wild, one, times in _TOKEN.findall(pattern):
+        is_one = re.compile(_MEANS.get(wild) or (one if one[0] == "[" else re.escape(one[-1])), re.DOTALL).match
+        ends, new = set[int](), starts
+        while (new := {at + 1 for at in new if is_one(text, at)} - ends) and (wild or times == "+" or not ends):
+            ends |= new
+        none = starts if wild or times == "?" else set[int]()
+        starts = none | {at for at in ends if wild != "**/" or text[at - 1] == "/"}
+    return len(text) in starts

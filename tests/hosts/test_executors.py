@@ -17,7 +17,7 @@ from ci_tasks.agent.records import Plan, QueryAnswer, SlurmAllocation, Status
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_status
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import executor
-from ci_tasks.hosts.executor import Executor, LocalExecutor, PreparedRow, SlurmExecutor
+from ci_tasks.hosts.executor import Executor, LocalExecutor, PreparedRow, SlurmExecutor, take_host_snapshot
 from ci_tasks.hosts.runs import WATCHING, RemoteRun
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED
@@ -37,7 +37,8 @@ class Local:
         """As another command that goes on with the batch."""
         self.executor = LocalExecutor(HostSpec("local", runtime="none"))
         self.opened.append(self.executor)
-        self.code = self.executor.snapshot(self.batch, self.source, rev=None)
+        self.code = take_host_snapshot(self.source, None)
+        self.executor.use(self.batch, self.code)
 
     def start(self, name: str, script: str, **more: Any) -> PreparedRow:
         run = RunDir(str(self.batch.path / name))
@@ -144,13 +145,6 @@ def test_a_cancelled_command_ends_its_install_steps(local: Local) -> None:
         local.install("sleep 300", wanted=False)
     local.executor.close()
     assert not processes.of_run(f"{local.batch.path}/environments/key", None)
-
-
-def test_a_snapshot_of_another_host_of_the_command_is_used_again(local: Local) -> None:
-    other = LocalExecutor(HostSpec("sim", runtime="none"))
-    other.use_snapshot(local.code)
-    assert other.snapshot(local.batch, local.source, rev=None) is local.code
-    other.close()
 
 
 SPEC = HostSpec(name="cluster", kind="slurm", address="login", gpus=8)

@@ -274,19 +274,14 @@ def test_the_newest_python_of_the_version_is_found_else_it_is_our_own(
     assert find(version_spec, interpreters) == found
 
 
-def test_locked_gpus_and_images_that_are_there_are_known_before_rows_are_placed() -> None:
+def test_locked_gpus_are_known_before_rows_are_placed() -> None:
     """GPU 3 is locked; a GPU without a number is left out, and GPU 5 has the inode of a lock on another disk."""
     inodes = {3: 8, "4": 9, 5: 10}
     files = [{"gpu": gpu, "file": [0, 27, inode]} for gpu, inode in inodes.items()]
     held = "".join(f"1: FLOCK ADVISORY WRITE 77 00:{at} 0 EOF\n" for at in ("1b:8", "1b:9", "1c:10"))
     answers = {
         queries.LOCKS_QUERY_NAME: QueryAnswer(0, json.dumps({"files": files, "locks": held})),
-        "image a:1": QueryAnswer(0, "sha256:1"),
-        "image b:2": QueryAnswer(1, "", "No such image"),
     }
     host: Any = SimpleNamespace(run_queries=lambda queries, timeout: {name: answers[name] for name in queries})
-    found = queries.locked_gpus_and_images(host, HostSpec("h", runtime="docker"), ["a:1", "b:2"])
-    assert found == (frozenset({3}), frozenset({"a:1"}))
-    # Whether a host has an image is not known of a runtime without a daemon: nobody is told that it lacks it.
-    found = queries.locked_gpus_and_images(host, HostSpec("h", runtime="apptainer"), ["a:1", "b:2"])
-    assert found == (frozenset({3}), frozenset({"a:1", "b:2"}))
+    assert queries.locked_gpus(host, HostSpec("h")) == {3}
+    assert queries.locked_gpus(host, HostSpec("h", simulate=True)) == frozenset()

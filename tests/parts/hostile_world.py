@@ -238,7 +238,7 @@ class HostileWorld:
         }
         with closing(runs.open_connection(self.host)) as runner:
             answers = runner.run_queries(asked, 1.0)
-            queries.locked_gpus_and_images(runner, self.host, ["img"])
+            queries.locked_gpus(runner, self.host)
             queries.find_python("3.10", runner, ("/usr/bin/python3", "3.11"))
         queries.parse_facts(self.host, answers, simulates=False)
         return ""
@@ -257,7 +257,7 @@ class HostileWorld:
         if batches and rng.random() < 0.1:
             with tempfile.TemporaryDirectory() as pages:
                 html, junit = Path(pages, "page.html"), Path(pages, "page.xml")
-                report_runs.report(batches, report_runs.ReportOutputs(html=html, junit=junit, markdown=True))
+                report_runs.report(batches, html=html, junit=junit, markdown=True)
         return ""
 
     def _away(self, near: Surroundings) -> str:

@@ -392,11 +392,6 @@ def test_a_jobs_time_limit_of_0_is_none_of_cis(minutes: str, planned: float) -> 
     assert plan(workflow(f"    timeout-minutes: {minutes}\n" + STEPS)).timeout_minutes == planned
 
 
-def test_a_variable_with_a_nul_byte_is_refused() -> None:
-    with pytest.raises(WorkflowError, match="a variable cannot hold a NUL byte"):
-        plan(workflow('    env: {A: "x\\0"}\n' + STEPS))
-
-
 # The probe
 
 

@@ -31,7 +31,7 @@ from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
 from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
-from ci_tasks.run.events import Event, Message
+from ci_tasks.run.events import Event, Message, ProgressView
 from ci_tasks.run.label import LabelResult, execute_label
 from ci_tasks.workflow.reader import read as read_workflow
 
@@ -174,8 +174,8 @@ class Played:
 
     has_scheduler = False
 
-    def __init__(self, spec: HostSpec, host: Host, tree: str) -> None:
-        self.spec, self.host, self._tree = spec, host, tree
+    def __init__(self, spec: HostSpec, host: Host) -> None:
+        self.spec, self.host = spec, host
         self.closed = threading.Event()
         self.was_queried = self.waits = False
 
@@ -199,12 +199,8 @@ class Played:
     def find_python(self, requested: str) -> tuple[str, str]:
         return "/usr/bin/python3", self.host.python
 
-    def use_snapshot(self, snapshot: object) -> None:
+    def use(self, batch: Batch, code: object) -> None:
         pass
-
-    def snapshot(self, batch: Batch, source: Path, **more: object) -> TreeCode:
-        self._batch = batch
-        return TreeCode(source, self._tree)
 
     def paths(self, run: RunDir) -> HostPaths:
         return HostPaths(f"/there/{Path(run.path).name}", "/there/environments", "/there/store", "/locks")
@@ -257,7 +253,7 @@ class Played:
 Scene = tuple[Callable[[], object], Callable[[], object]]
 
 
-class Watcher:
+class Watcher(ProgressView):
     """A view that keeps what it was told and moves the play on."""
 
     def __init__(self) -> None:
@@ -271,17 +267,12 @@ class Watcher:
         if isinstance(event, Message):
             self.messages.append(event.text)
 
-    def update(
-        self, lanes: Sequence[RowProgress], hosts: Sequence[HostProgress] = (), left: float | None = None
-    ) -> None:
-        self.rows, self.hosts = {lane.row: lane for lane in lanes}, {lane.name: lane for lane in hosts}
+    def update(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> None:
+        self.rows, self.hosts = {row.row: row for row in rows}, {host.name: host for host in hosts}
         if time.monotonic() > self.until:
             raise AssertionError(f"it does not come to its end: {self.rows}")
         if self.scenes and self.scenes[0][0]():
             self.scenes.pop(0)[1]()
-
-    def close(self) -> None:
-        pass
 
 
 class World:
@@ -340,13 +331,14 @@ class World:
             RunRequest(LABEL, host=on or ",".join(specs), rows=rows),
             ExecutionOptions(jobs=jobs, resume=resume, detach=detach, **policy),
             open_executor=self._open,
+            take_snapshot=lambda source, *_: TreeCode(source, self.tree),  # type: ignore[arg-type]
             view=self.view if watched else None,
         )
         assert done is not None
         return done
 
     def _open(self, spec: HostSpec) -> Any:
-        self.executors.append(Played(spec, self.hosts[spec.name], self.tree))
+        self.executors.append(Played(spec, self.hosts[spec.name]))
         return self.executors[-1]
 
     def _source(self) -> CheckoutSource:

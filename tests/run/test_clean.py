@@ -64,8 +64,8 @@ def test_a_run_whose_plan_cannot_be_read_is_named(tmp_path: Path, monkeypatch: p
     (tmp_path / "runs/b/01/workspace").mkdir(parents=True)
     (tmp_path / "runs/b/01/plan.json").write_text("no JSON")
     host: Any = SimpleNamespace(request=lambda _: Answer(runs=tuple(list_runs(str(tmp_path)))))
-    ((line, left),) = _clean_here(host, None, everything=False)
-    assert "plan.json" in line and left
+    (cleaned,) = _clean_here(host, None, everything=False)
+    assert "plan.json" in cleaned.text and cleaned.left
 
 
 def test_plans_on_this_machine_are_removed_by_their_age(person: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
@@ -15,13 +14,12 @@ from ci_tasks.results.store import Batch
 from ci_tasks.run.events import (
     JOURNAL,
     BatchJournal,
-    EventStream,
     Message,
     RowChanged,
     RunPrepared,
-    find_unfinished,
     open_journal,
     read_journal,
+    resumable,
 )
 from tests.parts.json_files import write_json
 
@@ -63,30 +61,6 @@ def read(batch: Batch) -> BatchJournal:
     return journal
 
 
-def test_a_full_disk_takes_nothing_of_what_standard_output_had(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`ci-tasks … --events - >> all.jsonl`"""
-    file = tmp_path / "all.jsonl"
-    file.write_text("of an earlier command\n" * 100)
-    fd = os.open(file, os.O_WRONLY | os.O_APPEND)
-    events = EventStream(fd)
-    events.write(Message("now", "first"))
-    before = file.read_bytes()
-
-    def fail(fd: int, content: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "write", fail)
-    events.write(Message("now", "second"))
-    monkeypatch.undo()
-    events.write(Message("now", "third"))
-    os.close(fd)
-    assert before.count(b"of an earlier command") == 100
-    assert before.endswith(b'"first", "event": "message"}\n') and file.read_bytes() == before
-    assert "no more events: No space left on device; the run continues" in capsys.readouterr().err
-
-
 def test_the_journal_says_what_was_asked_for_and_which_runs_exist() -> None:
     never_left = ("one", 1, "a")
     journal = read(begun(never_left, ("one", 1, "a"), ("one", 3, "b")))
@@ -94,11 +68,6 @@ def test_the_journal_says_what_was_asked_for_and_which_runs_exist() -> None:
     attempts = [(os.path.basename(run.path), host) for host, run in journal.attempts("one")]
     assert attempts == [("01", "a"), ("03", "b")]
     assert journal.attempts("two") == []
-
-
-def test_numbers_go_on_after_the_rows_and_their_attempts() -> None:
-    assert read(begun()).next_number == 3
-    assert read(begun(("one", 7, "a"))).next_number == 8
 
 
 def test_a_last_line_that_was_cut_short_never_was() -> None:
@@ -131,17 +100,17 @@ def test_the_newest_command_that_was_left_is_found() -> None:
     left = begun(("one", 1, "a"))
     end(left, 1)
     begun(label="image")
-    assert find_unfinished("ckpt", CHECKOUT).batch.id == left.id
+    assert resumable("ckpt", CHECKOUT).batch.id == left.id
 
 
 def test_an_attempt_without_an_end_is_unfinished() -> None:
     batch = begun(("one", 1, "a"), ("two", 2, "a"), ("one", 3, "b"))
     end(batch, 1, 2)
-    assert find_unfinished("ckpt", CHECKOUT).batch.id == batch.id
+    assert resumable("ckpt", CHECKOUT).batch.id == batch.id
 
 
 @pytest.mark.parametrize(("label", "checkout"), [("image", CHECKOUT), ("ckpt", "/home/anna/other")])
 def test_another_label_or_checkout_is_not_resumed(label: str, checkout: str) -> None:
     begun()
     with pytest.raises(UsageError, match=f"no command of label {label}"):
-        find_unfinished(label, checkout)
+        resumable(label, checkout)

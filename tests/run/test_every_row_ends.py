@@ -141,7 +141,7 @@ class Site(Played):
 
     def __init__(self, name: str, story: HostStory, world: World) -> None:
         spec = HostSpec(name, runtime="none", gpus=story.gpus, give_up_minutes=world.story.give_up)
-        super().__init__(spec, simulated.Host(name, story.gpus, world.acts), "t" * 40)
+        super().__init__(spec, simulated.Host(name, story.gpus, world.acts))
         self.story, self.world, self.has_scheduler, self.away_since = story, world, story.has_scheduler, NEVER
 
     def poll(self, row: PreparedRow) -> RunState:
@@ -155,7 +155,7 @@ class Site(Played):
 class View(simulated.Watcher):
     updates = 0  # since time has passed
 
-    def update(self, lanes: Any, hosts: Any = (), left: float | None = None) -> None:
+    def update(self, rows: Any, hosts: Any = ()) -> None:
         self.updates += 1
         assert self.updates < 200, "the command does not end, and does not wait either"
 
@@ -179,9 +179,6 @@ class Planner:
 
     def exclusive(self, row: Row, session: HostSession) -> tuple[str, ...]:
         return ("ray",) if row.gpus == 2 else ()
-
-    def image_of(self, row: Row) -> str | None:
-        return row.image
 
     def install_problem(self, problem: str) -> str:
         return problem
@@ -233,7 +230,7 @@ class World:
         with ExitStack() as stack:
             for module in modules:
                 stack.enter_context(mock.patch.object(module, "time", self.clock))
-            return run_rows(self.ready, options, EventView(self.view, []), {})
+            return run_rows(self.ready, options, EventView(self.view), {})
 
 
 @pytest.fixture(scope="module")

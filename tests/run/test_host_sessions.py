@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.config import HostSpec
-from ci_tasks.errors import Blocked, CheckoutError
-from ci_tasks.hosts.queries import LOCKS_QUERY_NAME
-from ci_tasks.planning.placement import HostFacts
+from ci_tasks.errors import Blocked
 from ci_tasks.run import prepare as module
 from ci_tasks.run.prepare import HostThreads
 from ci_tasks.run.row_plans import HostSession
-from ci_tasks.workflow.model import Row
 from tests.run import simulated
 from tests.run.simulated import Act, World
 
@@ -141,66 +134,3 @@ def test_a_host_that_falls_silent_while_it_is_asked_keeps_nobody_at_the_end(
         (lambda: True, world.end_all),
     )
     assert world.execute_label().exit_code == 0
-
-
-def test_all_hosts_get_one_tree(played: Make) -> None:
-    world = played({"a": 4, "b": 4}, {"one": 4})
-    trees = iter("12")
-    whole = world._open
-
-    def edited_meanwhile(spec: HostSpec) -> Any:
-        world.tree = next(trees) * 40
-        return whole(spec)
-
-    world._open = edited_meanwhile  # type: ignore[method-assign]
-    with pytest.raises(CheckoutError, match="changed while it was recorded"):
-        world.execute_label()
-    assert all(executor.closed.is_set() for executor in world.executors)
-
-
-class Docker:
-    """A host with docker, to which nothing of a run comes; what it has been asked."""
-
-    is_up, has_scheduler = True, False
-
-    def __init__(self, spec: HostSpec, answers: dict[str, QueryAnswer]) -> None:
-        self.spec, self.answers, self.queried = spec, answers, list[str]()
-
-    def run_queries(self, queries: Any, timeout: float) -> dict[str, QueryAnswer]:
-        self.queried += queries
-        return {name: answer for name, answer in self.answers.items() if name in queries}
-
-    def run_install_steps(self, *args: Any) -> None:
-        pass
-
-
-def planner() -> Any:
-    """As much of a RowPlanner as a host needs: two rows in images of their own."""
-    rows = [Row("l", "j", None, image, None, "", 8, image, {}, "gpu", None) for image in ("x:1", "y:2")]
-    return SimpleNamespace(
-        rows=rows,
-        request=SimpleNamespace(prefetch=False),
-        gather_facts=lambda session: HostFacts(gpus=8),
-        image_of=lambda row: row.image,
-        setups=lambda session: [],
-    )
-
-
-@pytest.mark.parametrize(
-    ("spec", "queries", "images"),
-    [
-        (HostSpec("a", runtime="docker"), [LOCKS_QUERY_NAME, "image x:1", "image y:2"], {"x:1"}),
-        (HostSpec("a", runtime="docker", simulate=True), ["image x:1", "image y:2"], {"x:1"}),
-        (HostSpec("a", runtime="none", simulate=True), [], {"x:1", "y:2"}),
-    ],
-)
-def test_a_host_is_asked_for_what_matters_there(spec: HostSpec, queries: list[str], images: set[str]) -> None:
-    executor: Any = Docker(
-        spec, {"image x:1": QueryAnswer(0, "sha256:1"), "image y:2": QueryAnswer(1, "", "No such image")}
-    )
-    session = HostSession(executor)
-    with HostThreads([session], planner()).running():
-        while not session.is_ready:
-            time.sleep(0.001)
-    assert executor.queried == queries
-    assert session.images == images

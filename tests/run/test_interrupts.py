@@ -28,7 +28,7 @@ from ci_tasks.run import execute
 from ci_tasks.run.interrupts import Interrupts, noticed, termination_interrupts
 from tests.parts.nightly import drawn
 from tests.run import simulated
-from tests.run.simulated import ENDLESS, Act, Played, TreeCode, World
+from tests.run.simulated import ENDLESS, Act, Played, World
 
 Make = Callable[..., World]
 Line = tuple[str, int]
@@ -162,9 +162,8 @@ class RealAgents(Played):
     def local(self) -> LocalExecutor:
         return LocalExecutor(self.spec)
 
-    def snapshot(self, batch: Batch, source: Path, **more: object) -> TreeCode:
+    def use(self, batch: Batch, code: object) -> None:
         self.local._batch = batch
-        return super().snapshot(batch, source, **more)
 
     def start(self, row: PreparedRow) -> None:
         # The row's own script would end at once: there is no checkout.

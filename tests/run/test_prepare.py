@@ -1,13 +1,18 @@
-"""What of a checkout is looked at before its rows are planned: large untracked files, and packages of its own."""
+"""What of a checkout is looked at before its rows are planned: large untracked files, and packages of its own. And no
+row is planned with a number of GPUs that nobody said."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.checkout import snapshot as untracked
+from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions, RemoteOptions, RunOptions, jobs, plan, remote, run
+from ci_tasks.errors import UsageError
 from ci_tasks.run.prepare import announce_large_files
 from ci_tasks.run.row_plans import own_packages, probe_rules
 from ci_tasks.workflow.suite import Suite
@@ -49,3 +54,80 @@ def test_large_files_that_travel_are_named_with_what_leaves_them_behind(
     out = capsys.readouterr().out
     assert "312 MB in all: weights-6�.bin" in out and "and 2 more" in out
     assert "add them to .gitignore" in out
+
+
+WORKFLOW = """
+on: pull_request
+jobs:
+  train: {runs-on: [self-hosted, linux-a100], steps: [{run: touch RAN}]}
+  mixed:
+    runs-on: lab
+    strategy: {matrix: {include: [{name: cpu, num_gpus: 0}, {name: any}]}}
+    steps: [{run: touch RAN}]
+  eight: {runs-on: 8-gpu-h200, steps: [{run: touch RAN}]}
+  rocm: {runs-on: [rocm-mi300], steps: [{run: touch RAN}]}
+  called: {uses: ./.github/workflows/other.yml}
+"""
+UNKNOWN = "the workflow does not say how many GPUs the row takes"
+
+
+@pytest.fixture
+def checkout(commit: Callable[[str], Path], tmp_path: Path) -> Path:
+    return commit(WORKFLOW.replace("RAN", str(tmp_path / "ran")))
+
+
+@pytest.mark.parametrize(
+    ("label", "message", "hint"),
+    [
+        ("train", UNKNOWN, "--gpus N"),
+        ("mixed", UNKNOWN, "--gpus N"),
+        ("rocm", "runs on rocm-mi300, a runner with AMD GPUs; only NVIDIA GPUs are supported", ""),
+        # What a job is comes before what its runner has.
+        ("called", "calls a workflow that is not in the checkout", ""),
+    ],
+)
+def test_plan_run_and_remote_refuse_it_before_anything_runs(
+    checkout: Path, tmp_path: Path, label: str, message: str, hint: str
+) -> None:
+    repo = str(checkout)
+    calls: list[Callable[[], int]] = [
+        lambda: plan(PlanOptions(label=label, repo=repo)),
+        lambda: run(RunOptions(label=label, repo=repo)),
+        lambda: remote(RemoteOptions(label=label, host="local,sim", repo=repo)),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError) as caught:
+            call()
+        assert message in caught.value.message and hint in caught.value.hint
+    assert not (tmp_path / "ran").exists() and not list((tmp_path / "home/runs").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("label", "gpus", "counts"),
+    [("train", 0, [0]), ("train", 2, [2]), ("mixed", 4, [0, 4]), ("eight", 8, [8])],
+)
+def test_a_person_says_what_the_workflow_does_not_and_the_plan_names_it(
+    checkout: Path, capsys: pytest.CaptureFixture[str], label: str, gpus: int, counts: list[int]
+) -> None:
+    assert plan(PlanOptions(label=label, repo=str(checkout), gpus=gpus, json=True)) == 0
+    rows = json.loads(capsys.readouterr().out)
+    named = {"what": "GPU count", "ci": "not in the workflow", "here": str(gpus), "why": "--gpus"}
+    assert [row["gpus"] for row in rows] == counts
+    assert [named in row["deviations"] for row in rows] == [count == gpus and label != "eight" for count in counts]
+
+
+def test_it_cannot_contradict_the_workflow(checkout: Path) -> None:
+    with pytest.raises(UsageError, match="--gpus 4: the workflow says 8") as caught:
+        plan(PlanOptions(label="eight", repo=str(checkout), gpus=4))
+    assert caught.value.hint == "run it without --gpus"
+
+
+def test_jobs_lists_what_is_not_known_and_what_is_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert jobs(JobsOptions(repo=str(checkout), json=True)) == 0
+    rows = {row["row"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {name: row["gpus"] for name, row in rows.items()} == {
+        "train": None, "mixed[cpu-0]": 0, "mixed[any]": None, "eight": 8, "rocm": None, "called": None,
+    }  # fmt: skip
+    assert [name for name, row in rows.items() if "refused" in row] == ["rocm"]
+    assert jobs(JobsOptions(repo=str(checkout))) == 0
+    assert "Cannot run here:\nrocm  runs on rocm-mi300, a runner with AMD GPUs" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What a person sees while rows run, with a terminal and without."""
+"""What a person sees while rows run, with a terminal and without, and what ends a run besides its table."""
 
 from __future__ import annotations
 
@@ -11,11 +11,23 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.records import Deviation, RemoteLocation
+from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.hosts.provision import last_line
+from ci_tasks.records import RunRecord
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
 from ci_tasks.run.events import EventView, Message
-from ci_tasks.run.progress import GrowingLog, LiveView, PlainView, StreamView, open_view, running_row_progress
+from ci_tasks.run.progress import (
+    GrowingLog,
+    LiveView,
+    PlainView,
+    StreamView,
+    kept_lines,
+    open_view,
+    print_results,
+    running_row_progress,
+    statuses,
+)
 from tests.parts.json_files import write_json
 
 Lines = Callable[[], list[str]]
@@ -43,20 +55,20 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Lines:
 
 
 def test_on_one_host_plain_lines_say_no_host(printed: Lines) -> None:
-    view = EventView(PlainView(), [])
+    view = EventView(PlainView())
     view.update([RowProgress("a", RUNNING, 1.0, "step 1", "h100a"), RowProgress("b", WAITING, note="GPU 3")])
     view.update([RowProgress("a", "failed", 2.04, "KeyError", "h100a"), RowProgress("b", RUNNING, 0.0, "", "h100a")])
     assert printed() == ["running   a", "failed    a after 2.0 s: KeyError", "running   b"]
 
 
 def test_a_reason_that_is_the_last_one_again_is_not_repeated(printed: Lines) -> None:
-    view = EventView(PlainView(), [])
+    view = EventView(PlainView())
     view.update([RowProgress("a", "blocked", None, "disk full"), RowProgress("b", "blocked", None, "disk full")])
     assert printed() == ["blocked   a: disk full", "blocked   b: as above"]
 
 
 def test_on_several_hosts_they_say_where_and_which_attempt(printed: Lines) -> None:
-    view = EventView(PlainView(), [])
+    view = EventView(PlainView())
     unreached = (HostProgress("h100a", None, note="connecting"), HostProgress("h100b", None, note="connecting"))
     for lane, hosts in [
         (RowProgress("a", WAITING), unreached),
@@ -82,7 +94,7 @@ def test_on_several_hosts_they_say_where_and_which_attempt(printed: Lines) -> No
 
 
 def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
-    view = EventView(PlainView(), [])
+    view = EventView(PlainView())
     away = [HostProgress("h100a", 8, up=False, note=f"the link is down for {seconds} s") for seconds in (12, 13)]
     for host in (TWO[0], TWO[0], *away, TWO[0], TWO[0]):
         view.update([], (host, HostProgress("h100b", 1)))
@@ -95,7 +107,7 @@ def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
 
 
 def test_after_a_silence_plain_lines_say_what_runs_and_waits(printed: Lines) -> None:
-    view = EventView(plain := PlainView(), [])
+    view = EventView(plain := PlainView())
     lanes = [
         RowProgress("a", RUNNING, host="h100b"),
         RowProgress("b", WAITING, note="GPU 3"),
@@ -178,3 +190,67 @@ def test_of_a_long_log_the_last_line_of_metrics_is_whole(run: RunDir) -> None:
     metrics = b", ".join(b"'train/m_%d': 0.5" % number for number in range(190))
     Path(run.log).write_bytes(b"x\n" * 100_000 + b"step 12: {" + metrics + b", 'rollout/raw_reward': 0.43}\n\n")
     assert len(metrics) > 3000 and last_line(run) == "step 12, raw_reward 0.43"
+
+
+KEPT = {"workspace": "/w"}
+
+
+def _kept_run(directory: Path, id: str, kept: dict[str, str] | None) -> tuple[RunRecord, str]:
+    directory.mkdir()
+    run = RunDir(str(directory))
+    write_json(run.status, {"state": "ended", "kept": kept})
+    return RunRecord(id, "ckpt", "r", "sim", "failed"), run.log
+
+
+@pytest.mark.parametrize(("kind", "retries"), [("", True), ("ssh", True), ("slurm", False)])
+def test_kept_rows_have_their_next_commands(tmp_path: Path, kind: str, retries: bool) -> None:
+    runs = [
+        _kept_run(tmp_path / "1", "b.01", None),
+        _kept_run(tmp_path / "2", "b.02", KEPT),
+        _kept_run(tmp_path / "3", "b.03", KEPT),
+    ]
+    if kind:
+        write_record(RunDir(str(tmp_path / "2")).remote, RemoteLocation(host="h", kind=kind, directory="/d"))
+    lines = kept_lines([record for record, _ in runs], [log for _, log in runs])
+    assert lines[0] == "kept: 2 rows; `ci-tasks shell b.02` opens bash there"
+    assert lines[1:] == (["after an edit, `ci-tasks retry b.02` runs the failed step again"] if retries else [])
+
+
+def test_nothing_is_said_where_no_row_was_kept(tmp_path: Path) -> None:
+    record, log = _kept_run(tmp_path / "1", "b.01", None)
+    assert kept_lines([record], [log]) == []
+    assert kept_lines([record], [""]) == [], "a row that never began has no directory"
+
+
+def test_what_differed_from_ci_in_the_labels_last_run_is_counted_and_the_command_lists_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+    same, new = (Deviation(what, "merge", "tree", "yours") for what in ("code", "image"))
+    ran = RunRecord("", "ckpt", "r", "sim", "passed", started_at="2026-01-01T12:00:00+00:00")
+    for batch in ("20260101-120000-ckpt", "20260101-130000-other"):
+        run = RunDir(str(tmp_path / "runs" / batch / "01"))
+        Path(run.path).mkdir(parents=True)
+        write_record(run.record, replace(ran, id=f"{batch}.01", deviations=(same,) if "ckpt" in batch else (new,)))
+    now = replace(ran, id="20260102-120000-ckpt.01", deviations=(same, new))
+    command = "ci-tasks report 20260102-120000-ckpt --deviations"
+    for all_deviations in (False, True):
+        print_results([now], [""], "b", all_deviations=all_deviations)
+        shown = capsys.readouterr().out
+        assert "image:  merge → tree" in shown
+        assert ("code:" in shown, command in shown) == (all_deviations, not all_deviations)
+
+
+def test_rows_that_another_ones_failure_ended_say_nothing_of_their_own() -> None:
+    failed, cancelled, passed = (
+        RunRecord("b.01", "l", "r", "a", status) for status in ("failed", "cancelled", "passed")
+    )
+    assert statuses([failed, replace(cancelled, stopped=True)]) == ["failed"]
+    assert statuses([replace(passed, stopped=True), failed]) == ["passed", "failed"]
+    assert statuses([cancelled, failed]) == ["cancelled", "failed"]
+
+
+def test_a_failure_that_ci_goes_on_after_does_not_fail_the_whole() -> None:
+    failed, lost, passed = (RunRecord("b.01", "l", "r", "a", status) for status in ("failed", "lost", "passed"))
+    assert statuses([replace(failed, may_fail=True), passed]) == ["passed", "passed"]
+    assert statuses([replace(lost, may_fail=True), failed]) == ["lost", "failed"]

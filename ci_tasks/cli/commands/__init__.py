@@ -13,7 +13,7 @@ HEADINGS = (_RUN, _RESULTS, _FAILURES, "Before a run", _HOSTS)
 _RECORDS = "ci_tasks.records"
 _BATCH, _LOCATED = (f"{_RECORDS}:BatchResult",), (f"{_RECORDS}:LocatedRun[]",)
 _PLANS, _RUNS = (f"{_RECORDS}:PlanEntry[]",), (f"{_RECORDS}:RunRecord[]", f"{_RECORDS}:RowTally[]")
-_ROWS = ("ci_tasks.workflow.model:JobRow[]", "ci_tasks.workflow.triggers:LabelStart[]")
+_ROWS = ("ci_tasks.workflow.model:JobRow[]", "ci_tasks.workflow.rows:LabelStart[]")
 _CODES = f"{_RECORDS}:EXIT_CODES"
 
 

@@ -198,7 +198,7 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
     if repeats:
         repeat, often = registry.load("ci_tasks.trials.repeat:repeat"), (options.repeat, options.until_fail)
         return together(label, [repeat(source, config, part, *often, how) for part in parts])
-    return run(source, config, parts, how)
+    return run(source, config, label, parts, how)
 
 
 def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:

@@ -161,7 +161,7 @@ def retry(options: RetryOptions) -> int:
     ci-tasks remote --host h100a ckpt --only async --keep    it fails; edit the checkout, then:
     ci-tasks retry last                                      the failed step and those after it, where it was kept
     """
-    from ci_tasks.run.retry import retry
+    from ci_tasks.run.label import retry
 
     return perform(lambda events: retry(options.run, keep=options.keep, events=events), options)
 
@@ -187,12 +187,12 @@ def report(options: ReportOptions) -> int:
 
     Exit code 0 whatever the runs did; `attach` ends with their exit code.
     """
-    from ci_tasks.run.report_runs import ReportOutputs, report
+    from ci_tasks.run.report_runs import report
 
     names = [name.strip() for name in options.run.split(",") if name.strip()]
     html, junit = (user_path(file) if file else None for file in (options.html, options.junit))
-    kinds = (options.markdown, options.brief, options.json, options.deviations)
-    result = report(names, ReportOutputs(html, junit, *kinds))
+    kinds = {"markdown": options.markdown, "brief": options.brief, "quiet": options.json}
+    result = report(names, html=html, junit=junit, **kinds, deviations=options.deviations)
     print_json(result, when=options.json)
     return 0
 

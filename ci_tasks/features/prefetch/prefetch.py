@@ -22,7 +22,7 @@ from ci_tasks.features.prefetch.download import command, outcomes, run_downloads
 from ci_tasks.features.prefetch.requirements import LabelRequirements, Unresolved, label_requirements
 from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
-from ci_tasks.hosts.executor import Executor, OpenExecutor, PreparedRow, Say
+from ci_tasks.hosts.executor import Executor, OpenExecutor, PreparedRow, Say, take_host_snapshot
 from ci_tasks.planning.containers import container_rules, is_inside
 from ci_tasks.report.table import Table, paragraph
 from ci_tasks.results import store
@@ -106,7 +106,8 @@ def prefetch_label(
     try:
         job_rows = find_rows(source, label, event_context(source), base, run_needs=record)
         rows = select(job_rows.rows, request.only, label)
-        code = executor.snapshot(batch, source.path, rev=source.rev)
+        code = take_host_snapshot(source.path, source.rev)
+        executor.use(batch, code)
         recorder = open_recorder(source.path, code.read_file, HELPERS, rev=source.rev, execute=record, say=say)
         needs = label_requirements(source, config, job_rows, rows, spec, recorder)
         result = Prefetch(needs, rows[0], executor, code, batch, say).run(dry_run)
