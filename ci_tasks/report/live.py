@@ -1,8 +1,7 @@
 """How each row stands while rows run, and the table of it that changes in place on a terminal.
 
-With several hosts each has a lane of its own above the rows. A row is drawn in it by its number, which is that of its
-run directory too, so that nothing is said by colour alone. A row's name is never cut: where it does not fit beside the
-other cells, it stands below them.
+With several hosts each has a line above the rows: how many of its GPUs are whose. Nothing is said by colour alone. A
+row's name is never cut: where it does not fit beside the other cells, it stands below them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ _STYLES = {
     WAITING: _QUIET,
 }
 _ORDER = ("failed", "vacuous", "blocked", "lost", STALLED, RUNNING, "cancelled", WAITING, "passed")
-_OTHERS, _FREE = "#", "."
 _INDENT = "    "
 _FRAME = 6  # lines of a terminal that are not rows
 _HOSTS_PART = 3  # of a low terminal's lines, hosts take one in so many
@@ -41,7 +39,6 @@ _HOST_WIDTH = 16
 _LONGEST_WORD = 16  # a longer one is cut in its middle
 _LEAST_NOTE = 12  # columns, with less the last line of a row is left out
 _ECHO = "^C^C"
-_WIDE_COLUMNS = 100  # columns from which on there is room for what the hosts' lanes say too
 _Line = list[tuple[str, str]]  # texts with their styles
 
 
@@ -83,7 +80,7 @@ def progress_table(
     title: str, rows: Sequence[RowProgress], height: int, hosts: Sequence[HostProgress] = ()
 ) -> RenderableType:
     """The table for a terminal of `height` lines: what runs and what went wrong first, what does not fit as a count.
-    With more than one host a lane each is above it."""
+    With more than one host a line for each is above it."""
     return _Screen(title, tuple(rows), tuple(hosts) if len(hosts) > 1 else (), height)
 
 
@@ -100,11 +97,11 @@ class _Screen:
         from rich.text import Text
 
         width = options.max_width
-        lanes = _lanes(self.rows, self.hosts, max(2, (self.height - _FRAME) // _HOSTS_PART)) if self.hosts else []
-        rows = _rows(self.rows, self.height - _FRAME - len(lanes), width, several_hosts=bool(self.hosts))
+        hosts = _hosts(self.rows, self.hosts, max(2, (self.height - _FRAME) // _HOSTS_PART)) if self.hosts else []
+        rows = _rows(self.rows, self.height - _FRAME - len(hosts), width, several_hosts=bool(self.hosts))
         # A terminal echoes ^C at the end of the last line. It must not wrap: one line of the table would be left.
         counts = (max(width - len(_ECHO), 1), [(_counts(self.rows), "italic")])
-        for most, line in [*((width, line) for line in ([(self.head, "italic")], *lanes, *rows)), counts]:
+        for most, line in [*((width, line) for line in ([(self.head, "italic")], *hosts, *rows)), counts]:
             text = Text.assemble(*line, no_wrap=True)
             if text.cell_len > most:
                 whole = text.plain
@@ -127,13 +124,10 @@ def span(seconds: float) -> str:
 
 
 def _rows(rows: Sequence[RowProgress], height: int, width: int, *, several_hosts: bool) -> Iterator[_Line]:
-    """Where there are several hosts, rows have numbers, and a narrow terminal sees only in the lanes who is where."""
-    is_placed = several_hosts and width >= _WIDE_COLUMNS
     columns = {
-        **({"NO": [_number(at, rows) for at in range(len(rows))]} if several_hosts else {}),
         "STATUS": [f"{row.state:<{max(map(len, _STYLES))}}" for row in rows],  # it stays as wide when states change
         "ROW": [printable(row.row) for row in rows],
-        **({"HOST": [printable(row.host)[:_HOST_WIDTH] for row in rows]} if is_placed else {}),
+        **({"HOST": [printable(row.host)[:_HOST_WIDTH] for row in rows]} if several_hosts else {}),
         "TIME": ["" if row.seconds is None else span(row.seconds) for row in rows],
         **({"LEFT": [*map(_left, rows)]} if any(row.seconds_left is not None for row in rows) else {}),
     }
@@ -168,66 +162,34 @@ def _joined(cells: Mapping[str, str], widths: Mapping[str, int]) -> str:
     )
 
 
-def _lanes(rows: Sequence[RowProgress], hosts: Sequence[HostProgress], most: int) -> list[_Line]:
+def _hosts(rows: Sequence[RowProgress], hosts: Sequence[HostProgress], most: int) -> list[_Line]:
     """The hosts in at most `most` lines, those that are away and busy ones first."""
-    ours = {host.name: [at for at, row in enumerate(rows) if _holds(row, host)] for host in hosts}
-    drawn = {host.name: gpu_cells(host, ours[host.name], rows) for host in hosts}
+    ours = {
+        host.name: [row for row in rows if row.host == host.name and row.state in (RUNNING, STALLED)] for host in hosts
+    }
     shown = len(hosts) if len(hosts) <= most else most - 1
-    first = sorted(range(len(hosts)), key=lambda at: (hosts[at].up, -len(ours[hosts[at].name])))
+    first = sorted(hosts, key=lambda host: (host.up, -len(ours[host.name])))[:shown]
     names = {host.name: printable(host.name)[:_HOST_WIDTH] for host in hosts}
-    name_width = max(map(cell_len, ("HOST", *names.values())))
-    head = f"GPUS ({_OTHERS} others', {_FREE} free)"
-    size = len(_number(0, rows))
-    width = max(len(head), *((size + 1) * len(cells) - 1 for cells in drawn.values()))
-    lines: list[_Line] = [[(padded("HOST", name_width) + GAP + head, "bold")]]
-    for at in sorted(first[:shown]):
-        host, cells = hosts[at], drawn[hosts[at].name]
+    width = max(map(cell_len, ("HOST", *names.values())))
+    lines: list[_Line] = [[(padded("HOST", width) + GAP + "GPUS", "bold")]]
+    for host in [host for host in hosts if host in first]:
         colour = "" if host.up else _BAD
-        drawing = [(f"{cell} ", _OURS) if cell.isdecimal() else (f"{cell * size} ", _QUIET) for cell in cells]
-        rest = " " * (width - (size + 1) * len(cells)) + GAP
-        said = _standing(host, cells, len(ours[host.name]))
-        lines.append([(padded(names[host.name], name_width) + GAP, colour), *drawing, (rest + said, colour or _QUIET)])
-    if hidden := [hosts[at] for at in first[shown:]]:
-        together = _share([cell for host in hidden for cell in drawn[host.name]])
-        more = f"and {len(hidden)} more hosts".ljust(width)
-        lines.append([(GAP.join([" " * name_width, more, together]), _QUIET)])
+        said = _standing(host, ours[host.name])
+        lines.append([(padded(names[host.name], width) + GAP, colour), (said, colour or _QUIET)])
+    if shown < len(hosts):
+        lines.append([(f"{' ' * width}{GAP}and {len(hosts) - shown} more hosts", _QUIET)])
     return lines
 
 
-def _holds(row: RowProgress, host: HostProgress) -> bool:
-    return row.host == host.name and row.state in (RUNNING, STALLED)
-
-
-def gpu_cells(host: HostProgress, ours: Sequence[int], rows: Sequence[RowProgress]) -> list[str]:
-    """One cell a GPU of a host, in the order of their ids; `ours` are the rows on it. What has no id yet, a row that
-    just starts or others' GPUs, of which only the number is known, takes free places: rows the lowest, others the
-    highest."""
-    cells = [""] * max(host.gpus or 0, 0)
-    unplaced: list[str] = []
-    for at in ours:
-        placed = [id for id in dict.fromkeys(rows[at].gpu_ids) if 0 <= id < len(cells) and not cells[id]]
-        for id in placed:
-            cells[id] = _number(at, rows)
-        unplaced += [_number(at, rows)] * (max(rows[at].gpus, len(rows[at].gpu_ids)) - len(placed))
-    free = [id for id, cell in enumerate(cells) if not cell]
-    for id, number in zip(free, unplaced, strict=False):
-        cells[id] = number
-    for id in [id for id in reversed(free) if not cells[id]][: max(host.held, 0)]:
-        cells[id] = _OTHERS
-    return [cell or _FREE for cell in cells]
-
-
-def _share(cells: Sequence[str]) -> str:
-    """`4 ours, 2 others', 2 free` of the cells of one host or of several; `no GPU` of none."""
-    others, free = cells.count(_OTHERS), cells.count(_FREE)
-    counts = ((len(cells) - others - free, "ours"), (others, "others'"), (free, "free"))
-    return ", ".join(f"{count} {whose}" for count, whose in counts if count) or "no GPU"
-
-
-def _standing(host: HostProgress, cells: Sequence[str], rows: int) -> str:
-    """What the cells do not say: that it is away, how many rows it has, what it does."""
-    gpus = _share(cells) if host.gpus is not None else "GPUs not known" if host.up else ""
-    parts = ("" if host.up else "away", one_line(host.note), gpus, counted(rows, "row") if rows else "")
+def _standing(host: HostProgress, rows: Sequence[RowProgress]) -> str:
+    """`4 ours, 2 others', 2 free; 1 row`; before that whether it is away, and what it does."""
+    gpus = max(host.gpus or 0, 0)
+    ours = min(sum(max(row.gpus, len(row.gpu_ids)) for row in rows), gpus)
+    others = min(max(host.held, 0), gpus - ours)
+    counts = ((ours, "ours"), (others, "others'"), (gpus - ours - others, "free"))
+    shares = ", ".join(f"{count} {whose}" for count, whose in counts if count) or "no GPU"
+    said = shares if host.gpus is not None else "GPUs not known" if host.up else ""
+    parts = ("" if host.up else "away", one_line(host.note), said, counted(len(rows), "row") if rows else "")
     return "; ".join(filter(None, parts))
 
 
@@ -235,10 +197,6 @@ def _left(row: RowProgress) -> str:
     if row.seconds_left is None:
         return ""
     return span(row.seconds_left) if row.seconds_left >= 0 else f"{span(-row.seconds_left)} over"
-
-
-def _number(at: int, rows: Sequence[RowProgress]) -> str:
-    return f"{at + 1:0{max(2, len(str(len(rows))))}d}"
 
 
 def _counts(rows: Sequence[RowProgress]) -> str:
