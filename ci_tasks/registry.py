@@ -86,11 +86,6 @@ def features() -> tuple[Feature, ...]:
     return tuple(module.FEATURE for module in modules if hasattr(module, "FEATURE"))
 
 
-def find(name: str) -> Feature | None:
-    """The feature of that name, None if it is not there."""
-    return next((feature for feature in features() if feature.name == name), None)
-
-
 def load(reference: str) -> Any:
     """Import and return "module:attribute"."""
     module, _, attribute = reference.partition(":")

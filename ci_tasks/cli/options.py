@@ -167,7 +167,7 @@ def options_of(options: type[Any]) -> dict[str, Option]:
     return {
         name: by_name[name]
         for name in dict.fromkeys(names)
-        if not by_name[name].feature or registry.find(by_name[name].feature)
+        if not by_name[name].feature or any(each.name == by_name[name].feature for each in registry.features())
     }
 
 
