@@ -368,6 +368,7 @@ class ReconnectingConnection:
             elif self._problem is None:
                 self._closing.wait(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S) - 1)])
             tries += 1
+        self._transport.close()  # what was opened while `close` was called
 
     def _lost(self, problem: Exception, tries: int) -> None:
         """The link has died, or was not made. After the host has once answered, a network that is away or an agent that
