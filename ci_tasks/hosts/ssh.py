@@ -97,19 +97,20 @@ class SSHConnection:
 
     def close(self) -> None:
         self._closed += 1
-        if self._base is not None:
+        base, proxy, clients = self._base, self._proxy, self._clients
+        self._base, self._proxy, self._clients = None, None, []  # another thread may close it too
+        if base is not None:
             # First, and whatever state it is in: nothing that paramiko still wants to say can block from here on.
             with contextlib.suppress(OSError):
-                self._base.shutdown(socket.SHUT_RDWR)
-            self._base.close()
-        for client in reversed(self._clients):
+                base.shutdown(socket.SHUT_RDWR)
+            base.close()
+        for client in reversed(clients):
             with contextlib.suppress(Exception):  # whatever paramiko says of a dead connection
                 client.close()
-        if self._proxy is not None:
+        if proxy is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._proxy.pid, signal.SIGKILL)
-            self._proxy.wait()
-        self._base, self._proxy, self._clients = None, None, []
+                os.killpg(proxy.pid, signal.SIGKILL)
+            proxy.wait()
 
     def _session(self) -> Any:
         """A channel without a command yet, over a new connection if the old one has died."""
