@@ -117,11 +117,6 @@ class Snapshot:
             content = b"" if head.endswith(b" missing\n") else answers.read(int(head.split(b" ")[-1]) + 1)[:-1]
         return content.decode(errors="replace") if head.split(b" ")[1:2] == [b"blob"] else None
 
-    def read_files(self, directory: str, suffix: str) -> Iterator[str]:
-        """The texts of the files in `directory` whose names end so."""
-        for name in self.names(directory, suffix):
-            yield self.read_file(name) or ""
-
     def names(self, prefix: str = "", suffix: str = "") -> list[str]:
         """Paths of files and links that begin and end so, submodules included."""
         listed = CheckoutGit(self.store).null_separated("ls-tree", "-r", "-z", "--name-only", "--full-tree", self.flat)

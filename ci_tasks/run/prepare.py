@@ -110,7 +110,8 @@ def prepare(
         _check_tests_exist(rows, code)
         found = replace(found, context=replace(found.context, sha=code.checkout.commit))
         # Whether the checkout's lock script keeps simulated GPUs' locks away from the real ones.
-        simulates = any(LOCK_DIR_ENV in text for text in code.read_files(source.suite.lock_scripts, ".py"))
+        scripts = code.names(source.suite.lock_scripts, ".py")
+        simulates = any(LOCK_DIR_ENV in (code.read_file(name) or "") for name in scripts)
         planner = RowPlanner(source, config, request, found, batch, rows, code, request.by_runner or simulates)
         sessions = tuple(map(HostSession, executors))
         planned, setups = dict[int, PreparedRow](), list[Plan]()
