@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -18,13 +17,11 @@ from ci_tasks.agent.run_directory import read_record
 from ci_tasks.checkout.delivery import materialize
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import Config
-from ci_tasks.errors import Blocked, UsageError, counted
+from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.hosts.executor import take_host_snapshot
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
-from ci_tasks.report.table import duration
 from ci_tasks.results import store
-from ci_tasks.results.history import RunQuery, search
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context
 from ci_tasks.run.events import RowChanged
 from ci_tasks.run.find_rows import find_rows
@@ -36,7 +33,6 @@ from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 
 _BLOCKED_IN_A_ROW = 3  # runs, after which the host has to run what is known to run
-_RECENT = 5  # runs by which the next one is expected
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")  # from run to run, in a reason without a signature
 
 Execute = Callable[..., LabelResult | None]  # as run.label.execute_label
@@ -166,18 +162,6 @@ def given_key(given: GivenValues) -> dict[str, str]:
     """What tells a trial with these values from others, for its journal. Overlays are in the trees."""
     values = replace(given, sources={}, overlays=())
     return {} if values == NOTHING_GIVEN else {"given": to_json(values, versioned=False)}
-
-
-def expected_cost(runs: int, label: str, rows: Sequence[str], host: str) -> str:
-    """How many runs, and how long they may take by earlier ones of the rows that passed."""
-    took = []
-    for row in rows:
-        records = search(RunQuery(label=label, row=(row,), status=(PASSED,), host=(host,), limit=_RECENT))
-        seconds = [one.timings.seconds for one in records if one.row == row and one.timings.seconds]
-        took += [median(seconds)] if seconds else []
-    if not took:
-        return f"{counted(runs, 'run')}, no earlier run says how long each takes"
-    return f"{counted(runs, 'run')}, about {duration(max(took))} each: {duration(max(took) * runs)}"
 
 
 class QuietView(PlainView):
