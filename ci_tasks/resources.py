@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from ci_tasks.errors import UsageError
-
 HOME_ENV = "CI_TASKS_HOME"
 _XDG_DEFAULTS = {"state": "~/.local/state", "config": "~/.config", "cache": "~/.cache"}
 _PACKAGE = Path(__file__).resolve().parent
@@ -32,11 +30,8 @@ def home() -> Path:
 
 
 def user_path(name: str) -> Path:
-    """The path that a person has typed, with `~`. Raises UsageError where that is of no user."""
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:
-        raise UsageError(f"{name!r} begins with a user whom this machine does not know") from None
+    """The path that a person has typed, with `~`."""
+    return Path(os.path.expanduser(name))
 
 
 def user_directory(kind: Literal["state", "config", "cache"]) -> Path:

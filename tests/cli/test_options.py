@@ -116,7 +116,6 @@ def overlay(*words: str) -> OverlayOptions:
         (GivenOptions(var=("A",)), "--var takes NAME=VALUE, not 'A'"),
         (GivenOptions(input=("=v",)), "--input takes NAME=VALUE, not '=v'"),
         (GivenOptions(var=("A=1", "A=2")), "--var names A twice"),
-        (GivenOptions(github_event="~no-such-user/x"), "'~no-such-user/x' begins with a user whom this machine"),
         (RowOptions(test=("test_b",)), "--test takes FILE::NAME, not 'test_b'"),
         (RowOptions(test=("a.py::x') or True or ('",)), "--test takes FILE::NAME"),
         (GivenOptions(output=("image=v",)), "--output takes JOB.NAME=VALUE, not 'image=v'"),
