@@ -161,11 +161,8 @@ def _spoken(job: Job) -> Iterator[tuple[_Speaker, list[str | bytes], int]]:
     checkout = (Step("CheckoutParser repository", uses="actions/checkout@v4", inputs=_checkout_inputs(job)),)
     for step in (*(checkout if job.checkout else ()), *job.steps):
         yield _Speaker(step.name), list(_header(step)), 0
-        output = [
-            *(_checked_out(job) if step.uses.startswith("actions/checkout") else ()),
-            *step.output,
-            *_ending(step),
-        ]
+        git = _checked_out(job) if step.uses.startswith("actions/checkout") else ()
+        output = [*git, *step.output, *_ending(step)]
         yield _Speaker(step.name, own=False), output, step.seconds
     if job.checkout:
         yield _Speaker("Post CheckoutParser repository"), ["Post job cleanup.", "[command]/usr/bin/git version"], 0

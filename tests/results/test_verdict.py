@@ -81,12 +81,10 @@ GREEN = [
     ("tests", RAN, LogFacts(), True, False, "passed", ""),
     ("tests of pytest without JUnit", None, LogFacts(pytest={"passed": 3}), True, False, "passed", ""),
     ("tests of unittest", None, UNITTEST, True, False, "passed", ""),
-    ("tests of a file that defines none", RAN, LogFacts(), False, False, "passed", ""),
     ("tests without a lock", RAN, LogFacts(), True, True, "passed", ""),
     ("tests with their GPUs", RAN, GPUS, True, True, "passed", ""),
     ("every test skipped", SKIPPED, LogFacts(), True, False, "vacuous", "nothing ran: all 2 tests skipped"),
     ("every test skipped, with metrics", SKIPPED, METRICS, True, False, "vacuous", "nothing ran: all 2 tests skipped"),
-    ("every test skipped, with GPUs", SKIPPED, GPUS, True, True, "vacuous", "nothing ran: all 2 tests skipped"),
     ("every test of unittest skipped", None, UNITTEST_SKIPPED, 0, 0, "vacuous", "nothing ran: all 2 tests skipped"),
     ("nothing collected", Junit(0, 0, 0), LogFacts(), True, False, "vacuous", "nothing ran: no test was collected"),
     ("metrics", None, METRICS, False, False, "passed", ""),
@@ -96,9 +94,7 @@ GREEN = [
     ("an image that ignores the command", None, LogFacts(), False, True, "vacuous", TOOK_NONE),
     ("the same of a file that defines tests", None, LogFacts(), True, True, "vacuous", TOOK_NONE),
     ("tests that python only defines", None, LogFacts(), True, False, "vacuous", NONE_RAN),
-    ("the same with GPUs", None, GPUS, True, True, "vacuous", NONE_RAN),
     ("a script without tests", None, LogFacts(), False, False, "passed", ""),
-    ("a script without tests with GPUs", None, GPUS, False, True, "passed", ""),
 ]
 
 

