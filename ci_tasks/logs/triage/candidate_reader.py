@@ -268,8 +268,7 @@ class CandidateReader(LineReader):
         if rule.rank == NOISE:
             return False
         exception = EXCEPTION.match(text) if kind != PLAIN else None
-        calls = self._tracebacks.stack_of(line.origin) if kind == PLAIN and "Fatal Python error" in text else []
-        candidate = Candidate(line, text, kind, rule, type=exception["type"] if exception else "", calls=calls)
+        candidate = Candidate(line, text, kind, rule, type=exception["type"] if exception else "")
         if rule.rank == ROOT and kind != PYTEST:
             candidate.chain = -line.number  # what follows may be more of its message
             self._message = (candidate, line.number + _MESSAGE)

@@ -10,13 +10,12 @@ from ci_tasks.agent.quick_dataclass import dataclass
 
 HEADER = "Traceback (most recent call last)"
 _HEADERS = (HEADER, f"Exception Group {HEADER}")
-_STACK = re.compile(r"^(?:Stack|Current thread 0x\w+(?: \[[^\]]*\])?|Thread 0x\w+) \(most recent call first\)")
-_FRAME = re.compile(r'^[\s|+-]*File "([^"]{1,500})", line (\d+),? in (.*)|^[\s|]*File "([^"]{1,500})", line (\d+)$')
+_FRAME = re.compile(r'^[\s|+-]*File "([^"]{1,500})", line (\d+), in (.*)|^[\s|]*File "([^"]{1,500})", line (\d+)$')
 _CODE = re.compile(r"^\s|^[\^~]+$|^\.\.\.|^\[Previous line repeated|^[|+] ")
 EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]{0,150}(?:\([\w., ]{1,80}\))?)(?:: ?(?P<message>.*))?$")
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _MAX_CODE = 500  # characters of a source line
-_MOST_OF_STACK, _MOST_CALLS = 30, 1000
+_MOST_CALLS = 1000
 _MAX_GAP = 60  # lines of others between two of one traceback
 _TASK_ERROR = "RayTaskError"
 _GROUP = "ExceptionGroup"
@@ -24,7 +23,6 @@ _TYPE = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|Expired
 _OLD_TYPE = re.compile(r"\.(?:\w*error|timeout)$")  # socket.timeout, struct.error
 _COMPOUND = re.compile(r"^[A-Z]+[a-z\d]+[A-Z]")  # OutOfResources, but not Epoch
 _NO_TYPE = ("INFO", "DEBUG", "WARNING", "ERROR", "None", "True", "False", "File", "Note", "Warning")
-_TASK = "ray.exceptions.RayTaskError"
 
 
 @dataclass
@@ -41,7 +39,7 @@ class TracebackFrame:
 class Traceback:
     """One that is being read. `calls` are its frames, outermost first; `chain` is shared by those that Python printed
     as one raising during the handling of another, `depth` its place there; `ignored` where it was raised in a
-    destructor, `survived` where it was logged and the process went on; `of_task` where Ray's line is its header."""
+    destructor, `survived` where it was logged and the process went on."""
 
     origin: str
     chain: int
@@ -49,12 +47,10 @@ class Traceback:
     ignored: bool = False
     survived: bool = False
     calls: list[TracebackFrame] = field(default_factory=list)
-    stack: bool = False
     open: bool = True
     linked: bool = False
     quiet: int = 0
     indent: str = ""
-    of_task: bool = False
 
     @property
     def frames(self) -> list[str]:
@@ -96,13 +92,9 @@ class Tracebacks:
             begun, bare = self._begin(origin), text.lstrip()
             begun.indent = text[: len(text) - len(bare)] if bare.startswith(_HEADERS) else ""
             return bare.startswith(_HEADERS)
-        if _STACK.match(text):
-            self._begin(origin).stack = True
-            return True
         current = self._of(origin)
-        if (current is None or not current.open) and (_FRAME.match(text) or text.startswith(_TASK)):
-            current = self._begin(origin)  # its header was cut off, or is Ray's
-            current.of_task = text.startswith(_TASK)
+        if (current is None or not current.open) and _FRAME.match(text):
+            current = self._begin(origin)  # its header was cut off
         if current is None:
             return False
         text = text.removeprefix(current.indent)
@@ -110,11 +102,6 @@ class Tracebacks:
             current.linked = True
             return True
         return self._inside(current, text) if current.open else False
-
-    def stack_of(self, origin: str) -> list[TracebackFrame]:
-        """The frames that are still being read for `origin`."""
-        current = self._of(origin)
-        return current.calls if current is not None else []
 
     def _begin(self, origin: str) -> Traceback:
         before = self._last.get(origin)
@@ -141,18 +128,10 @@ class Tracebacks:
             if not current.calls:  # its header may have been glued to something, or be missing
                 current.indent += text[: max(0, len(text) - len(text.lstrip()) - 2)]
             path, function = (match[1], match[3]) if match[1] else (match[4], "")
-            call = TracebackFrame(path, int((match[2] or match[5])[:9]), function)
-            if not current.stack:
-                current.calls.append(call)
-                del current.calls[_MOST_CALLS // 2 : -_MOST_CALLS // 2]
-            elif len(current.calls) < _MOST_OF_STACK:  # which begins with the innermost call
-                current.calls.insert(0, call)
+            current.calls.append(TracebackFrame(path, int((match[2] or match[5])[:9]), function))
+            del current.calls[_MOST_CALLS // 2 : -_MOST_CALLS // 2]
             current.quiet = 0
             return True
-        if current.stack:
-            if not text:
-                current.open = False
-            return not text
         if not text or _CODE.match(text):
             _add_code(current, text)
             current.quiet = 0
@@ -160,7 +139,7 @@ class Tracebacks:
         match = EXCEPTION.match(text)
         if match is None or not _is_type(match["type"], at_once=current.quiet == 1):
             return False
-        if not (current.calls or current.of_task) and "Error" not in match["type"]:
+        if not current.calls and "Error" not in match["type"]:
             return False
         current.open, current.quiet = False, 0
         end = TracebackEnd(match["type"], match["message"] or "", current)

@@ -91,14 +91,6 @@ def test_what_is_raised_while_another_is_handled_is_of_one_chain_on_each_rank(li
     assert not {traceback.chain for traceback in zero} & {traceback.chain for traceback in one}
 
 
-def test_a_stack_dump_has_the_innermost_call_last_and_ends_with_nothing() -> None:
-    tracebacks = Tracebacks()
-    dump = "Fatal Python error: x\n\nCurrent thread 0x00007f7d (most recent call first):\n"
-    for row in (dump + '  File "/x/inner.py", line 9 in launch\n  File "/x/outer.py", line 3 in main').split("\n"):
-        assert not isinstance(tracebacks.feed("", row), TracebackEnd)
-    assert [call.function for call in tracebacks.stack_of("")] == ["main", "launch"]
-
-
 @pytest.mark.parametrize("prefix", ["", "(Actor pid=7) ", "2026-01-02 03:04:05 [rank1]: "])
 def test_a_traceback_that_comes_again_and_again_is_counted_and_its_last_line_known(prefix: str) -> None:
     lines = (
