@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -234,7 +235,10 @@ def compute(name: str, directory: Path, revisions: Sequence[str] = ()) -> Record
 
 def _enter(scratch: str) -> None:
     """Make this process one on a machine of which nothing is known."""
+    from ci_tasks.agent.records import QueryAnswer
+    from ci_tasks.config import HostSpec
     from ci_tasks.hosts import executor, queries
+    from ci_tasks.hosts.connection import HostCache
 
     home = tempfile.mkdtemp(dir=scratch)
     Path(home, "hosts.yaml").write_text(HOSTS)
@@ -243,7 +247,11 @@ def _enter(scratch: str) -> None:
     os.environ.update(PATH=path, HOME=home, CI_TASKS_HOME=f"{home}/runs", CI_TASKS_HOSTS=f"{home}/hosts.yaml")
     os.chdir(home)
     patch.object(queries, "find_python", return_value=PYTHON).start()
-    # For speed: the workspace of a row, which nothing here reads, is not made, and all labels have one snapshot.
+    # For speed: no agent is started, the workspace of a row, which nothing here reads, is not made, and all labels have
+    # one snapshot.
+    agent = SimpleNamespace(cache=HostCache(pruned_at=1e12), spec=HostSpec("record"), is_up=True, close=lambda: None)
+    agent.run_queries = lambda asked, _: dict.fromkeys(asked, QueryAnswer(0))
+    patch.object(executor, "open_connection", return_value=agent).start()
     make = executor.LocalExecutor._make
     patch.object(executor.LocalExecutor, "_make", lambda self, run, plan, _: make(self, run, plan, False)).start()
     patch.object(executor, "take_host_snapshot", lru_cache(1)(executor.take_host_snapshot)).start()
