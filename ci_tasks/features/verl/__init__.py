@@ -18,7 +18,7 @@ FEATURE = Feature(
                 "ci_tasks.features.verl.judge.records:Summary",
                 "ci_tasks.records:PlanEntry[]",
                 "ci_tasks.records:BatchResult",
-                "ci_tasks.features.verl.comparison:LevelComparison",
+                "ci_tasks.features.verl.level_run:LevelComparison",
             ),
             exit_codes="ci_tasks.features.verl.judge.records:RESULT_CODES",
         ),

@@ -43,7 +43,7 @@ def verl(options: VerlOptions) -> int:
 
 def _performed(options: VerlOptions, request: LevelRequest, events: EventStream | None) -> tuple[int, Any]:
     """The exit code, and what --json prints of it."""
-    from ci_tasks.features.verl import comparison, level_run
+    from ci_tasks.features.verl import level_run
     from ci_tasks.features.verl.judge.records import RESULT_CODES
     from ci_tasks.features.verl.judge.verdict import text
     from ci_tasks.run.hosts_files import open_config
@@ -55,7 +55,7 @@ def _performed(options: VerlOptions, request: LevelRequest, events: EventStream 
         return RESULT_CODES[summary.result], summary
     config = open_config(Path(options.bridge), Path(options.verl))
     if options.base:
-        return comparison.compare(options, request, config, events=events)
+        return level_run.compare(options, request, config, events=events)
     with level_run.trees_under_test(options, request, config) as trees:
         return (0, level_run.plan(trees)) if options.plan else level_run.run(trees, events=events)
 

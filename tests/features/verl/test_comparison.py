@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.features.verl import comparison
-from ci_tasks.features.verl.comparison import BASE, CANDIDATE, compare, seeds
+from ci_tasks.features.verl import level_run
+from ci_tasks.features.verl.level_run import BASE, CANDIDATE, compare, seeds
 from ci_tasks.features.verl.levels.levels import LevelRequest
 from ci_tasks.trials.rules import Outcome
 from ci_tasks.trials.trial import TrialRun
@@ -42,7 +42,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             )
         )
 
-    monkeypatch.setattr(comparison, "trees_under_test", trees)
+    monkeypatch.setattr(level_run, "trees_under_test", trees)
 
     def comparing(level: int, sides: dict[str, list[Outcome]], base: str = "main") -> Any:
         ran: list[str] = []
@@ -52,7 +52,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             found: Outcome = sides[one.setting][min(one.number, len(sides[one.setting])) - 1]
             return replace(found, row=one.rows[0])
 
-        monkeypatch.setattr(comparison, "_run", perform)
+        monkeypatch.setattr(level_run, "_run", perform)
         config: Any = SimpleNamespace(select_hosts=lambda _: ["box"])
         options: Any = SimpleNamespace(base=base, bridge="mine", verl="v", host="box", repeat=5)
         code, result = compare(options, LevelRequest(level), config)

@@ -34,16 +34,18 @@ from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.errors import counted, some
 from ci_tasks.features.verl.judge.attribution import CHANGE, CONSTRUCTION, ENVIRONMENT, UNCLEAR, attribute
 from ci_tasks.features.verl.judge.records import CONTRADICTED, NOT_SEEN, SHOWN, Criterion
-from ci_tasks.features.verl.judge.settings import MISSING, equals_asked, value_text
 from ci_tasks.features.verl.judge.training_log import DDP, FSDP, WATCHED
 from ci_tasks.features.verl.judge.training_run import (
+    MISSING,
     PROVIDES,
     BuiltModel,
     CheckpointFiles,
     HookedModule,
     ParallelSizes,
     TrainingRun,
+    equals_asked,
     process_name,
+    value_text,
 )
 from ci_tasks.features.verl.levels.levels import MINIMAL, SETTINGS
 from ci_tasks.logs.lines import visible

@@ -5,6 +5,7 @@ Nothing here judges. Exceptions and deaths are triage's candidates, with the cau
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.features.verl.judge.records import Deliverable
-from ci_tasks.features.verl.judge.settings import PrintedSettings
 from ci_tasks.features.verl.suite import LONGEST, STEP, of_actor, values
 from ci_tasks.logs.lines import LineReader, read, segments, visible
 from ci_tasks.logs.triage.candidate_reader import EXCEPTION_END, EXCEPTION_LINE, LAST, Candidate, CandidateReader
@@ -21,7 +21,7 @@ from ci_tasks.logs.triage.rules import ROOT, WRAPPER, shipped
 
 Metrics = Mapping[int, Mapping[str, float]]  # global step → metric → value
 DDP, FSDP = "DDP", "Megatron-FSDP"
-BRIDGE_CHECKS, DRIVER, WORKER, LEVEL_0 = "bridge-checks", "import-driver", "import-worker", "level-0"
+BRIDGE_CHECKS, DRIVER, WORKER = "bridge-checks", "import-driver", "import-worker"
 # What the guide wants finite: loss, reward, KL, entropy, gradient norm and logprob metrics.
 WATCHED = re.compile(r"(?i)loss|reward|score|(?:^|[/_])kl|entrop|grad_norm|log_?prob|advantages|returns")
 _MOST_STEPS, _MOST_PATHS, _LONGEST_QUOTED = 1000, 20, 4000
@@ -67,6 +67,11 @@ _CONSTRUCTS = re.compile(
     r"/megatron/(?:bridge|core)/|/verl/workers/engine/megatron/|/verl/utils/megatron|/megatron_peft\w*\.py|"
     r"/verl/models/mcore/|megatron_checkpoint_manager\.py"
 )
+# Of verl's settings, which it prints with pprint when it starts: about 1,000 lines.
+_MOST_CHARS = 2_000_000
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_INFINITE = re.compile(r"(?<=: )(-?)(?:inf|nan)(?=[,}\]])")
+_CONTINUED = re.compile(r" +(?:['\"{}\[\]()\d-]|True\b|False\b|None\b|inf\b|nan\b).*[,}\])'\"]$")
 # Around imports that Bridge can do without and only logs.
 _OPTIONAL = re.compile(r"(?m):safe_import|^Import of .* failed with: Traceback")
 
@@ -320,3 +325,42 @@ class _TrainingReader:
                 self.facts.metrics.setdefault(step, {})[name] = value
             elif value is None and WATCHED.search(name):
                 self.facts.said.setdefault("unreadable", line._replace(text=f"{name} is no number at step {step}"))
+
+
+class PrintedSettings:
+    """A nested dict that pprint prints over many lines, while others write between them, its own process too: a warning
+    is no line of a dict."""
+
+    BEGIN = re.compile(r"^\{'\w+':")
+
+    def __init__(self, origin: str, line_no: int) -> None:
+        self._origin, self.line_no = origin, line_no
+        self._lines: list[str] = []
+        self._depth, self._left, self.open = 0, _MOST_CHARS, True
+
+    def feed(self, origin: str, text: str) -> bool:
+        """Whether the line is a part of it; afterwards `open` says whether more has to come."""
+        if origin != self._origin or (self._lines and not _CONTINUED.match(text)):
+            return False
+        self._lines.append(text)
+        bare = _STRING.sub("", text)
+        self._left -= len(text)
+        self._depth += sum(map(bare.count, "{[(")) - sum(map(bare.count, "}])"))
+        self.open = self._depth > 0 and self._left > 0
+        return True
+
+    def value(self) -> dict[str, Any]:
+        """The settings by dotted name; empty if it is another dict, or not whole."""
+        text = _INFINITE.sub(lambda match: f"{match[1]}1e999", "\n".join(self._lines))
+        try:
+            settings = ast.literal_eval(text) if self._depth == 0 else {}
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return {}
+        return flat(settings) if isinstance(settings, dict) and "actor_rollout_ref" in settings else {}
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{above}{name}.") if isinstance(value, Mapping) and value else {f"{above}{name}": value}
+    return found

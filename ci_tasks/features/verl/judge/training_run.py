@@ -8,26 +8,18 @@ functions that it watches a revision of verl, Megatron-Bridge or Megatron-LM has
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
 from ci_tasks.features.verl.judge.attribution import Attribution, attribute
 from ci_tasks.features.verl.judge.records import Deliverable
-from ci_tasks.features.verl.judge.settings import MISSING, asked_settings, equals_asked
-from ci_tasks.features.verl.judge.training_log import (
-    BRIDGE_CHECKS,
-    DDP,
-    FSDP,
-    LEVEL_0,
-    RunFacts,
-    TrainingFacts,
-    TrainingFailure,
-)
-from ci_tasks.features.verl.levels.levels import SETTINGS, LevelRequest, Training
+from ci_tasks.features.verl.judge.training_log import BRIDGE_CHECKS, DDP, FSDP, RunFacts, TrainingFacts, TrainingFailure
+from ci_tasks.features.verl.levels.levels import SETTINGS, WRAPPER, LevelRequest, Training
 from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.logs.lines import visible
 from ci_tasks.records import PASSED
@@ -36,6 +28,17 @@ from ci_tasks.results.probe_evidence import hook_records
 HOOK = "verl"
 PROVIDES = "ModelProviderMixin.provide_distributed_model"
 _ENDINGS = ("SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit")  # how a process is told to end
+MISSING: Final = object()  # the value of a setting that was not seen
+_OVERRIDE = re.compile(r"^[+]{0,2}((?!hydra\.)[A-Za-z_]\w*(?:\.[\w-]+)+)=([^$]*)$")
+_LIST_SIGNS = re.compile(r"[\s'\"\[\](){}]")
+_NULL = ("null", "none", "~", "")
+_ACTOR = "actor_rollout_ref.actor.megatron."
+_OTHER_ROLES = {"REF": "actor_rollout_ref.ref.megatron.", "CRITIC": "critic.megatron."}
+# What makes another training no baseline. Its other settings may be the change itself.
+_OF_A_BASELINE = re.compile(
+    r"(actor_rollout_ref|critic)\.model\.path|.*seed|data\.(train_files|val_files|train_batch_size|max_\w+_length)"
+    r"|actor_rollout_ref\.(actor\.ppo_(mini|micro)_batch_size\w*|rollout\.(n|response_length))|reward\..*model_path"
+)
 
 
 # -- what the hook notes -----------------------------------------------------------------------------------------------
@@ -159,7 +162,7 @@ class LevelRun(NamedTuple):
     def blocking(self) -> list[Deliverable]:
         """Marks of the preflight without which no training begins, and that are no deliverable of their own."""
         failed = (mark for mark in self.facts.preflight.values() if mark.status in ("fail", "blocked"))
-        return [mark for mark in failed if mark.name not in (BRIDGE_CHECKS, LEVEL_0)]
+        return [mark for mark in failed if mark.name not in (BRIDGE_CHECKS, "level-0")]
 
     @property
     def why_nothing_ran(self) -> str:
@@ -245,3 +248,57 @@ def _noted_failures(evidence: RunEvidence | None) -> Iterator[TrainingFailure]:
             frames = tuple(f"{frame.file}:{frame.function}" for frame in first.frames)
             text = f"{first.type.removeprefix('builtins.')}: {first.message}".encode("utf-8", "replace")
             yield TrainingFailure.said(visible(text).strip(), frames, process_name(process))
+
+
+# -- verl's settings by dotted name ------------------------------------------------------------------------------------
+
+
+def asked_settings(training: Training) -> dict[str, str]:
+    """Each setting that the training's variables and overrides ask for, in the words of a shell or of Hydra. verl's
+    wrapper passes what it is given for the actor on to the reference model and the critic, if those have no variable of
+    their own. Hydra takes the last value that it is given."""
+    found: dict[str, str] = {}
+    for name, dotted in SETTINGS.items():
+        if name not in training.env:
+            continue
+        found[dotted] = training.env[name]
+        is_wrapper = training.level != 4 or training.script == WRAPPER
+        passed_on = is_wrapper and dotted.startswith(_ACTOR) and "router_replay" not in dotted
+        for role, prefix in _OTHER_ROLES.items() if passed_on else ():
+            own = f"{role}_{name.partition('_')[2]}" in training.env or ("VANILLA" in name and role == "CRITIC")
+            if not own:
+                found[prefix + dotted.removeprefix(_ACTOR)] = found[dotted]
+    pairs = (_OVERRIDE.match(override) for override in training.overrides)
+    return {**found, **{pair[1]: pair[2] for pair in pairs if pair}}
+
+
+def equals_asked(asked: str, resolved: Any) -> bool:
+    """Whether a setting has the value that was asked for in the words of a shell or of Hydra."""
+    text = asked.strip().strip("'\"")
+    if resolved is MISSING:
+        return False
+    if resolved is None:
+        return text.lower() in _NULL
+    if isinstance(resolved, list | tuple | dict):
+        return _LIST_SIGNS.sub("", text) == _LIST_SIGNS.sub("", str(resolved))
+    other = str(resolved).strip("'\"")
+    try:
+        return text == other or float(text) == float(other)
+    except ValueError:
+        return text.lower() == other.lower() and text.lower() in ("true", "false", *_NULL)
+
+
+def value_text(value: Any) -> str:
+    return "not in the settings" if value is MISSING else "null" if value is None else str(value)
+
+
+def unlike(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """What of model, data, batch, response length and seed another training has otherwise, each as a line. Of a path
+    its last two parts count."""
+
+    def short(settings: Mapping[str, Any], name: str) -> str:
+        return re.sub(r"[^'\",\[]*/([^/'\",]+/[^/'\",]+)", r"\1", value_text(settings.get(name, MISSING)))
+
+    names = sorted(name for name in {*ours, *theirs} if _OF_A_BASELINE.fullmatch(name))
+    pairs = {name: (short(theirs, name), short(ours, name)) for name in names}
+    return [f"{name}: baseline {other}, here {own}" for name, (other, own) in pairs.items() if other != own]

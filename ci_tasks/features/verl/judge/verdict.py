@@ -43,9 +43,8 @@ from ci_tasks.features.verl.judge.records import (
     TrainingVerdict,
     with_outcome,
 )
-from ci_tasks.features.verl.judge.settings import MISSING, unlike, value_text
 from ci_tasks.features.verl.judge.training_log import DRIVER, WORKER, TrainingFacts
-from ci_tasks.features.verl.judge.training_run import LevelRun, TrainingRun, evidence_of
+from ci_tasks.features.verl.judge.training_run import MISSING, LevelRun, TrainingRun, evidence_of, unlike, value_text
 from ci_tasks.features.verl.levels.levels import LEVELS, SETTINGS, limitations
 from ci_tasks.records import PASSED
 

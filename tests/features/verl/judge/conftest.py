@@ -12,9 +12,8 @@ import pytest
 
 from ci_tasks.agent.probe.evidence import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.features.verl.judge.records import Summary
-from ci_tasks.features.verl.judge.settings import asked_settings
 from ci_tasks.features.verl.judge.training_log import read_run
-from ci_tasks.features.verl.judge.training_run import HOOK, LevelContext, LevelRun
+from ci_tasks.features.verl.judge.training_run import HOOK, LevelContext, LevelRun, asked_settings
 from ci_tasks.features.verl.judge.verdict import summarize
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.verl.judge.settings import MISSING, PrintedSettings, asked_settings, equals_asked, flat, unlike
+from ci_tasks.features.verl.judge.training_log import PrintedSettings, flat
+from ci_tasks.features.verl.judge.training_run import MISSING, asked_settings, equals_asked, unlike
 from ci_tasks.features.verl.levels.levels import Training
 
 EQUAL: list[tuple[str, Any]] = [
