@@ -36,11 +36,8 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     @contextmanager
     def trees(options: Any, _request: object, _config: object, revision: str = "") -> Iterator[Any]:
         tree = f"tree of {revision or options.bridge}"
-        yield SimpleNamespace(
-            context=SimpleNamespace(
-                bridge=SimpleNamespace(title=tree, tree=tree), verl=SimpleNamespace(title="v", tree="v")
-            )
-        )
+        bridge, verl = SimpleNamespace(title=tree, tree=tree), SimpleNamespace(title="v", tree="v")
+        yield SimpleNamespace(context=SimpleNamespace(bridge=bridge, verl=verl))
 
     monkeypatch.setattr(level_run, "trees_under_test", trees)
 

@@ -53,12 +53,9 @@ def events(**kinds: Any) -> tuple[HookEvent, ...]:
 
 def built(**other: Any) -> ProcessEvidence:
     """A process whose hook noted a level 0 that did what it was asked, but for `other`."""
-    kinds = {"model": MODEL, "sizes": SIZES, **other}
     whole: dict[str, Any] = {"model": MODEL, "sizes": SIZES}
-    noted = {
-        kind: [{**whole.get(kind, {}), **one} for one in (each if isinstance(each, list) else [each])]
-        for kind, each in kinds.items()
-    }
+    several = {kind: each if isinstance(each, list) else [each] for kind, each in {**whole, **other}.items()}
+    noted = {kind: [{**whole.get(kind, {}), **one} for one in each] for kind, each in several.items()}
     return replace(usual(SMOKE, 150.0), hook_events=events(**noted))
 
 
