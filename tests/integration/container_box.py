@@ -29,13 +29,13 @@ PYTHON = "/usr/bin/python3"  # one that another user may run too
 class Box:
     """A host's home with one run directory, and the engine that its jobs use."""
 
-    def __init__(self, home: Path, engine: Engine, number: str = "01") -> None:
+    def __init__(self, home: Path, engine: Engine) -> None:
         self.home, self.engine = home, engine
         self.environ = dict(engine.environ)
-        self.run = run_directory.RunDir(str(home / "runs" / "a batch" / number))
+        self.run = run_directory.RunDir(str(home / "runs" / "a batch" / "01"))
         self.path = Path(self.run.path)
         self.workspace = self.path / "workspace"
-        self.name = "ci-tasks-07" if number == "01" else f"ci-tasks-07-{number}"
+        self.name = "ci-tasks-07"
         self.label = f"ci-tasks.dir={self.path}"
         self.as_user: list[str] = []
 

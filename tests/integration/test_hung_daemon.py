@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent import processes
 from ci_tasks.agent.cleanup import remove_run
 from ci_tasks.agent.containers import run_containers
 from ci_tasks.results.judge_run import judge_run
@@ -22,7 +21,6 @@ QUICK = (
     ("HEARTBEAT_SECONDS = 2.0  # between two writes", "HEARTBEAT_SECONDS = 0.1  # between two writes"),
     ("QUERY_SECONDS = 15.0", "QUERY_SECONDS = 0.5"),
     ("TIMEOUT = 30.0  # seconds for an answer of the daemon", "TIMEOUT = 0.5"),
-    ("FINISH_SECONDS = 5.0", "FINISH_SECONDS = 0.1"),
 )
 
 
@@ -34,28 +32,11 @@ def daemon(docker_daemon: Daemon) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def boxes(tmp_path: Path, daemon: Daemon) -> Iterator[list[Box]]:
-    """Two runs of one home."""
-    made = [Box(tmp_path / "home", daemon, number) for number in ("01", "02")]
+def box(tmp_path: Path, daemon: Daemon) -> Iterator[Box]:
+    made = Box(tmp_path / "home", daemon)
     yield made
     daemon.resume()
-    for box in made:
-        box.remove()
-
-
-@pytest.fixture
-def box(boxes: list[Box]) -> Box:
-    return boxes[0]
-
-
-def start(box: Box) -> None:
-    box.change_agent(*QUICK)
-    box.start()
-
-
-def start_and_run(box: Box) -> None:
-    start(box)
-    support.until(lambda: "ready" in box.log(), "the job is under way")
+    made.remove()
 
 
 def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_answers(
@@ -63,7 +44,9 @@ def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_an
 ) -> None:
     monkeypatch.setattr(run_containers, "TIMEOUT", 0.5)
     box.write("echo ready; sleep 600", after="exit 0")
-    start_and_run(box)
+    box.change_agent(*QUICK)
+    box.start()
+    support.until(lambda: "ready" in box.log(), "the job is under way")
     with daemon.hanging():
         box.call("cancel")
         status = box.ended()
@@ -74,21 +57,3 @@ def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_an
         assert remove_run(str(box.path))[-1].endswith("kept until its containers are gone")
     assert remove_run(str(box.path)) == []
     assert box.containers("--all") == []
-
-
-def test_the_next_run_on_the_host_removes_what_an_earlier_one_had_to_leave(boxes: list[Box], daemon: Daemon) -> None:
-    first, second = boxes
-    first.write("echo ready; sleep 600")
-    start_and_run(first)
-    with daemon.hanging():
-        first.call("cancel")
-        assert first.ended().left
-    support.until(lambda: not processes.alive(first.status()), "its agent has gone")
-    assert first.containers() == [first.name]
-    second.write(second.until_go)
-    start(second)
-    support.until(lambda: not first.containers("--all"), "the second run removes the container")
-    support.until(lambda: not any(first.name in line for line in first.status().left), "its status says so")
-    support.until(second.containers, "the second runs")
-    second.go.touch()
-    assert second.ended().exit_code == 0
