@@ -24,7 +24,7 @@ from .log_file import log_traceback
 from .probe.evidence import collect_evidence
 from .records import Environment, GpuModel, Kept, Plan
 from .run_directory import RunDir, secret_values, write_record
-from .slurm import job_file as slurm_job
+from .slurm import jobs as slurm
 from .trees.git import StoreError
 from .trees.workspace import release, slot_of
 
@@ -174,11 +174,9 @@ def _signal_agent(paths: RunDir) -> bool:
 
 def _cancel_slurm_job(paths: RunDir, kill: bool) -> bool:
     """Whether the run is a Slurm job, which then is cancelled. Raises CancelError."""
-    job = slurm_job.read(paths.path)
+    job = slurm.read(paths.path)
     if job is None:
         return False
-    from .slurm import session as slurm
-
     try:
         (slurm.kill if kill else slurm.cancel)(paths.path, job)
     except slurm.ScancelError as error:

@@ -34,14 +34,11 @@ from .records import Event, InstallSteps
 from .run_directory import read_record, write_record
 
 MOST = 8  # environments of a host; of CUDA's torch each has about 6 GB
-MAX_DAYS = 14.0  # without use
 LOCK_SECONDS = 300.0  # another row may list all files of the install steps
 PACKAGES = "packages"  # beside the log: which packages are used again
 _KEY = os.path.join("tmp", "environment-key")
 _ENVIRONMENT = os.path.join("tmp", "environment")  # the path of the one that the venv is over
 _MOST_NAMED = 3
-# Before the .pth of an editable install, as packages in site-packages come before it.
-_PTH = "00-ci-tasks-environment.pth"
 # With the caller's `known_paths`, pip takes the directory out of an isolated build, as it does with site-packages.
 _LINE = "import site, sys; site.addsitedir(%r, sys._getframe(1).f_locals.get('known_paths'))\n"
 _WORD = re.compile(r"[^\s'\"`;|&<>()=,\[\]]+")
@@ -64,8 +61,7 @@ class EnvironmentRecord:
     @property
     def description(self) -> str:
         day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.made_at))
-        digest = hashlib.sha256("\n".join(self.lock).encode()).hexdigest()[:8]
-        return "%d packages, resolved %s, lock %s" % (len(self.lock), day, digest)
+        return "%d packages, resolved %s" % (len(self.lock), day)
 
 
 class SharedEnvironment:
@@ -135,7 +131,7 @@ class EnvironmentStore:
             SharedEnvironment(path).add_user(venv)
         return SharedEnvironment(path)
 
-    def clean(self, days: float = MAX_DAYS, everything: bool = False) -> List[Tuple[str, Sequence[str]]]:
+    def clean(self, days: float = 14.0, everything: bool = False) -> List[Tuple[str, Sequence[str]]]:
         """Remove what is not complete, unused for `days`, or least recently used above MOST, or all; never what is in
         use. Returns a sentence for each, and what could not be removed of it."""
         lines: List[Tuple[str, Sequence[str]]] = []
@@ -309,7 +305,8 @@ def put_over(directory: str, below: str) -> None:
     """Put the venv over the prefix `below`. Scripts of Python there run with the venv's Python."""
     packages, own = site_packages(below), site_packages(directory)
     os.makedirs(own, exist_ok=True)
-    with open(os.path.join(own, _PTH), "w", encoding="utf-8", errors="surrogateescape") as out:
+    # Before the .pth of an editable install, as packages in site-packages come before it.
+    with open(os.path.join(own, "00-ci-tasks-environment.pth"), "w", encoding="utf-8", errors="surrogateescape") as out:
         out.write(_LINE % packages)
     for top, names, files in os.walk(below):
         names[:] = [name for name in names if os.path.join(top, name) != packages]
@@ -391,7 +388,11 @@ def environment_key(install: InstallSteps, workspace: str, environ: Mapping[str,
     except the state of the index on that day. Steps run over an environment all the same: with a key that knows too
     little, pip only finds older packages that satisfy the steps."""
     settings = sorted(item for item in environ.items() if item[0].startswith(("PIP_", "UV_")))
-    pip = settings, [_digest(path) for path in _pip_files(environ)]
+    # Where pip reads its settings, as its documentation lists them for Linux.
+    home = environ.get("HOME") or os.path.expanduser("~")
+    own = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    paths = [own + "/pip/pip.conf", home + "/.pip/pip.conf", "/etc/pip.conf", "/etc/xdg/pip/pip.conf"]
+    pip = settings, [_digest(path) for path in (*paths, environ.get("PIP_CONFIG_FILE", ""))]
     python = sys.version, sysconfig.get_platform(), sysconfig.get_config_var("SOABI"), platform.libc_ver()
     files = sorted(deciding_files(install, workspace).items())
     value = repr((python, install.steps, sorted(install.env), pip, files))
@@ -407,14 +408,6 @@ def deciding_files(install: InstallSteps, workspace: str) -> Dict[str, str]:
         for entry in below(workspace, excluded=os.path.join(workspace, ".git"))
         if entry.is_file() and (entry.name in words or _PACKAGING.fullmatch(entry.name))
     }
-
-
-def _pip_files(environ: Mapping[str, str]) -> List[str]:
-    """Where pip reads its settings, as its documentation lists them for Linux."""
-    home = environ.get("HOME") or os.path.expanduser("~")
-    own = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
-    files = [os.path.join(place, "pip", "pip.conf") for place in ("/etc/xdg", own)]
-    return [*files, "/etc/pip.conf", os.path.join(home, ".pip", "pip.conf"), environ.get("PIP_CONFIG_FILE", "")]
 
 
 def _digest(path: str) -> str:

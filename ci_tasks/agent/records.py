@@ -312,13 +312,12 @@ class Kept:
 @dataclass(frozen=True)
 class SlurmAllocation:
     """Where Slurm has put a run: `job` as squeue calls it, `restarts` how often it was requeued. `exit_code` is that of
-    the job, by Slurm; None where Slurm does not know it. `claimed`: the one that status.json had, where it differs."""
+    the job, by Slurm; None where Slurm does not know it."""
 
     job: Optional[str] = None
     node: Optional[str] = None
     restarts: int = 0
     exit_code: Optional[int] = None
-    claimed: Optional[int] = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_status, read_status_if_readable, write_record
 from ci_tasks.agent.serving.protocol import Request
-from ci_tasks.agent.slurm.job_file import SCRIPT
+from ci_tasks.agent.slurm.jobs import SCRIPT
 from ci_tasks.agent.trees.workspace import forget
 from ci_tasks.checkout import delivery
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot

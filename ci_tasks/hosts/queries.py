@@ -175,9 +175,9 @@ def lock_holders(answers: Mapping[str, QueryAnswer]) -> dict[int, list[int]]:
     held = locks.parse_locks(str(response.get("locks", "")))
     holders: dict[int, list[int]] = {}
     for file in list_value(response, "files"):
-        pids = {lock.pid for lock in held if isinstance(file, dict) and [*lock.file] == file.get("file")}
+        pids = [pid for at, pid in held.items() if isinstance(file, dict) and [*at] == file.get("file")]
         if pids and type(file.get("gpu")) is int:
-            holders[file["gpu"]] = sorted(pids)
+            holders[file["gpu"]] = pids
     return dict(sorted(holders.items()))
 
 

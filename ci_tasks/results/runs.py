@@ -178,7 +178,7 @@ def new_record(
 
 def _of_status(status: Status) -> Iterator[Deviation]:
     """What the agent noted of the run: variables of the shell by name, since a value may hold a password; what the job,
-    or another program, changed that only the agent writes; an exit code that is not the one that Slurm saw."""
+    or another program, changed that only the agent writes; an exit code that Slurm does not know."""
     if status.shell:
         why = "set in the shell on the host; values are not shown"
         yield Deviation("shell variables", "the runner's", " ".join(status.shell), why)
@@ -186,10 +186,7 @@ def _of_status(status: Status) -> Iterator[Deviation]:
         why = "a job here is the same user as its agent; only status.json and plan.json were written again"
         yield Deviation("files of the run", "out of the job's reach", f"changed: {', '.join(status.changed)}", why)
     slurm = status.slurm
-    if slurm is not None and slurm.claimed is not None:
-        why = f"Slurm saw exit code {slurm.exit_code}, which counts; a job is the same user as its agent"
-        yield Deviation("status.json", "out of the job's reach", f"says exit code {slurm.claimed}", why)
-    elif slurm is not None and slurm.exit_code is None and status.end == "exit":
+    if slurm is not None and slurm.exit_code is None and status.end == "exit":
         why = f"neither squeue nor sacct knows job {slurm.job} any more"
         yield Deviation("exit code", "told by the runner", "not verified by Slurm", why)
 

@@ -3,7 +3,7 @@
 It works as root in a container or a chroot as well: storage without overlays, cgroups without systemd, and the OCI
 runtime of `dockerd`, which asks runc only for what this machine may grant.
 
-Raises Missing without root, podman or its init, catatonit.
+Raises Missing without root or podman.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from ci_tasks.agent.containers.rewrite import CATATONIT
 from tests.parts import Missing
 from tests.parts.dockerd import unmount_below, write_oci_runtime
 from tests.parts.engine import output_of
 
-PROGRAMS = ("podman", "conmon", "runc", CATATONIT)
+PROGRAMS = ("podman", "conmon", "runc")
 CONTAINERS_CONF = """\
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
@@ -59,7 +58,7 @@ class Podman:
         if os.geteuid() != 0:
             raise Missing("podman with storage of its own needs root")
         if missing:
-            raise Missing(f"not installed: {', '.join(missing)} (Debian: apt-get install podman catatonit)")
+            raise Missing(f"not installed: {', '.join(missing)} (Debian: apt-get install podman)")
         self.directory = Path(tempfile.mkdtemp(prefix="ci-tasks-podman-"))
         runtime = write_oci_runtime(self.directory)
         texts = {"containers.conf": CONTAINERS_CONF, "storage.conf": STORAGE_CONF, "registries.conf": REGISTRIES_CONF}

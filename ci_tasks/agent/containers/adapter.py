@@ -24,24 +24,10 @@ from ..processes import run_program
 from ..records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay
 from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, secret_values, write_record
 from .docker_argv import ENGINES, NONE, PODMAN, DockerArgvError, DockerRun, is_run, option, parse_run, render
-from .rewrite import (
-    CATATONIT,
-    client_environment,
-    command,
-    container_environment,
-    qualified_image,
-    rewrite,
-    rewrite_other,
-)
+from .rewrite import client_environment, command, container_environment, qualified_image, rewrite, rewrite_other
 
 _LOCK_SECONDS, _INSPECT_SECONDS = 60.0, 30.0
 PROBE = "/ci-tasks-probe"  # where the probe is in a container
-_NO_DIRECTORY = "working directory %s does not exist on this host, whose runtime is none"
-_NO_PROGRAM = "no %s on PATH; install it, or give the host another runtime in hosts.yaml (runtime: none)"
-_NO_SOURCE = (
-    "mount source %r does not exist on this host; docker would create it, empty and owned by root. Create it, or give "
-    "its directory in hosts.yaml, as in `mounts: {CI's: this host's}`"
-)
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -85,7 +71,7 @@ class _Adapter:
             variables = _image_variables(image, program)
         with self._calls() as calls:
             number = 1 + sum(is_run(call.ci) for call in calls)
-            here, deviations = rewrite(run, rules, number, os.path.exists(CATATONIT))
+            here, deviations = rewrite(run, rules, number)
             here = dataclasses.replace(here, image=image)
             if probe is not None and variables is not None:
                 here = self._with_probe(here, variables, probe.overlays)
@@ -153,7 +139,8 @@ class _Adapter:
                     os.chmod(os.path.join(scratch, name), 0o1777)
             elif directory:
                 if not os.path.isdir(directory):
-                    raise DockerArgvError(_NO_DIRECTORY % directory)
+                    message = "working directory %s does not exist on this host, whose runtime is none"
+                    raise DockerArgvError(message % directory)
                 os.chdir(directory)
             program = here[0] if self.runtime == NONE else self._real_program(here[0])
             calls.append(self._call(argv, here, deviations))
@@ -188,7 +175,8 @@ class _Adapter:
         own, path = os.path.realpath(self.paths.bin), os.environ.get("PATH", os.defpath).split(os.pathsep)
         program = shutil.which(name, path=os.pathsep.join(each for each in path if os.path.realpath(each) != own))
         if program is None:
-            raise DockerArgvError(_NO_PROGRAM % name)
+            message = "no %s on PATH; install it, or give the host another runtime in hosts.yaml (runtime: none)"
+            raise DockerArgvError(message % name)
         return program
 
 
@@ -196,7 +184,11 @@ def _check_sources(run: DockerRun) -> None:
     """Docker would create a missing source as an empty directory that root owns, and the test would miss its data."""
     for mount in run.mounts:
         if mount.kind == "bind" and not os.path.exists(mount.source):
-            raise DockerArgvError(_NO_SOURCE % mount.source)
+            message = (
+                "mount source %r does not exist on this host; docker would create it, empty and owned by root. Create "
+                "it, or give its directory in hosts.yaml, as in `mounts: {CI's: this host's}`"
+            )
+            raise DockerArgvError(message % mount.source)
 
 
 def slurm_variables(environ: Mapping[str, str], by_daemon: bool) -> Dict[str, str]:

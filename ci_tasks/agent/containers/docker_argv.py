@@ -175,26 +175,6 @@ def bind_mount(item: DockerOption) -> tuple[str, str]:
     return (mount.source, mount.destination) if mount is not None and mount.source else ("", "")
 
 
-def moved(item: DockerOption, mounts: Mapping[str, str]) -> DockerOption:
-    """The option, or where the host has another directory for the source of its mount, the mount of that as `-v`."""
-    mount = mount_of(item)
-    here = map_path(mount.source, mounts) if mount is not None else None
-    if mount is None or here in (None, mount.source):
-        return item
-    behind = (item.value or "").partition(":")[2] if item.name == "volume" else ""
-    return option("volume", f"{here}:{behind or mount.destination + ':ro' * mount.readonly}")
-
-
-def gpu_ids(text: str) -> list[str]:
-    """The GPUs of `--gpus`: all, a number, or `device=0,1`. Raises DockerArgvError."""
-    first = csv_fields(text)[0] if text else ""
-    if first.startswith("device="):
-        return first[len("device=") :].split(",")
-    if first not in ("all", "-1") and not first.isdigit():
-        raise DockerArgvError(f"--gpus {text!r}: give `all`, a number, or `device=0,1`")
-    return [str(gpu) for gpu in range(int(first))] if first.isdigit() else ["all"]
-
-
 def csv_fields(text: str) -> list[str]:
     """The fields of `--mount` and `--gpus`, one record of CSV: a path may contain a comma."""
     try:

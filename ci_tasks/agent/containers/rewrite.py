@@ -28,10 +28,10 @@ from .docker_argv import (
     DockerRun,
     Mount,
     bind_mount,
-    gpu_ids,
+    csv_fields,
     is_run,
     map_path,
-    moved,
+    mount_of,
     names,
     option,
     parse_run,
@@ -40,17 +40,13 @@ from .docker_argv import (
 _REMOVED = "removed by ci-tasks once its logs are copied"
 # Could start a container that ci-tasks would not find again.
 _REFUSED = ("create", "run", "compose", "stack", "service", "swarm")
-CATATONIT = "/usr/libexec/podman/catatonit"  # podman's init, which does not come with podman
 # Docker has the host's proxies in no container, podman in each. Docker's default is no limit to the number of
 # processes; podman's is 2048, fewer than the threads of a training.
 _NO_PROXY, _NO_LIMIT = DockerOption("http-proxy", "false", ("--http-proxy=false",)), option("pids-limit", "-1")
 
 
-def rewrite(
-    run: DockerRun, rules: ContainerRules, number: int = 1, has_init: bool = True
-) -> tuple[DockerRun, list[Deviation]]:
-    """CI's run as this host runs it, and the deviations. It is the `number`th run of its script, counted from 1.
-    `has_init`: podman has its init here."""
+def rewrite(run: DockerRun, rules: ContainerRules, number: int = 1) -> tuple[DockerRun, list[Deviation]]:
+    """CI's run as this host runs it, and the deviations. It is the `number`th run of its script, counted from 1."""
     deviations: list[Deviation] = []
 
     def note(*texts: str) -> None:
@@ -89,7 +85,7 @@ def rewrite(
     add("env", {name: option("env", name) for name in rules.env}, "what ci-tasks hands to the run")
     add("volumes", {path: option("volume", f"{path}:{path}") for path in volumes}, "directories of the run")
     if rules.runtime == PODMAN:
-        options = _for_podman(run, options, has_init, note)
+        options = _for_podman(run, options, note)
     return dataclasses.replace(run, options=tuple(options), image=image), deviations
 
 
@@ -126,7 +122,7 @@ def _here(item: DockerOption, rules: ContainerRules, note: Callable[..., None]) 
         name = _variable(item)[0]
         note(f"env {name}", f"-e {name}={MASKED}", f"-e {name}", "a secret never appears in an argv")
         return option("env", name)
-    here = moved(item, rules.mounts)
+    here = _moved(item, rules.mounts)
     if here is not item:
         note(f"mount {bind_mount(item)[0]}", bind_mount(item)[0], bind_mount(here)[0], "hosts.yaml mounts")
         return here
@@ -134,6 +130,16 @@ def _here(item: DockerOption, rules: ContainerRules, note: Callable[..., None]) 
         note("network", "--network host", f"--network {rules.network}", f"hosts.yaml network: {rules.network}")
         return option("network", rules.network)
     return item
+
+
+def _moved(item: DockerOption, mounts: Mapping[str, str]) -> DockerOption:
+    """The option, or where the host has another directory for the source of its mount, the mount of that as `-v`."""
+    mount = mount_of(item)
+    here = map_path(mount.source, mounts) if mount is not None else None
+    if mount is None or here in (None, mount.source):
+        return item
+    behind = (item.value or "").partition(":")[2] if item.name == "volume" else ""
+    return option("volume", f"{here}:{behind or mount.destination + ':ro' * mount.readonly}")
 
 
 def _is_secret(item: DockerOption, values: Sequence[str]) -> bool:
@@ -150,31 +156,35 @@ def _variable(item: DockerOption) -> tuple[str, str]:
 # -- podman ----------------------------------------------------------------------------------------------------------
 
 
-def _for_podman(
-    run: DockerRun, options: Sequence[DockerOption], has_init: bool, note: Callable[..., None]
-) -> list[DockerOption]:
+def _for_podman(run: DockerRun, options: Sequence[DockerOption], note: Callable[..., None]) -> list[DockerOption]:
     """A rewritten run's options in podman's words, with docker's defaults."""
     note("runtime", DOCKER, PODMAN, "hosts.yaml runtime: podman")
     ipc = run.last("ipc")
     here: list[DockerOption] = []
     for item in options:
         if item.name == "gpus":
-            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in gpu_ids(item.value or "")]
+            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in _gpu_ids(item.value or "")]
             words = " ".join(f"--device {device.value}" for device in devices)
             note("gpus", f"--gpus {item.value}", words, "podman takes GPUs by CDI")
             here += devices
         elif (item.name, ipc) == ("shm-size", "host") or (item.name, item.value) == ("memory-swap", "0"):
             note(item.name, " ".join(item.argv), "(none)", "podman rejects it; in docker it has no effect")
-        elif item.name != "init":
+        else:
             here.append(item)
-    if has_init:
-        here.append(option("init"))
-    else:
-        note("init", "an init process", "(none)", f"no {CATATONIT} here; a container that ignores SIGTERM is killed")
     if not run.is_on("privileged"):
         why = "docker's default has some more (AUDIT_WRITE, MKNOD, NET_RAW)"
         note("capabilities", "docker's default", "podman's default", why)
     return [*here, _NO_PROXY, *([] if run.has("pids-limit") else [_NO_LIMIT])]
+
+
+def _gpu_ids(text: str) -> list[str]:
+    """The GPUs of `--gpus`: all, a number, or `device=0,1`. Raises DockerArgvError."""
+    first = csv_fields(text)[0] if text else ""
+    if first.startswith("device="):
+        return first[len("device=") :].split(",")
+    if first not in ("all", "-1") and not first.isdigit():
+        raise DockerArgvError(f"--gpus {text!r}: give `all`, a number, or `device=0,1`")
+    return [str(gpu) for gpu in range(int(first))] if first.isdigit() else ["all"]
 
 
 # -- names of images -------------------------------------------------------------------------------------------------

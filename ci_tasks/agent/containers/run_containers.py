@@ -27,12 +27,9 @@ from .docker_argv import ENGINES, option, parse_run, render
 
 TIMEOUT = 30.0  # seconds for an answer of the daemon
 SHORT_TIMEOUT = 5.0  # seconds, once it did not answer
-GRACE = "1"  # seconds for a container that nobody asked to stop yet: a detached one
 REMOVE_SECONDS = 20.0  # a removal fails while the container is created, or removed by another
-_POLL_SECONDS = 0.2
 LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so on the host
 QUERY_SECONDS = 15.0  # a daemon that is busy with a pull may take several
-DAEMON_QUERY = ("ps", "--quiet", "--last", "1")  # only whether there is an answer counts
 
 
 class DockerClient:
@@ -56,7 +53,7 @@ class DockerClient:
 
 @dataclass(frozen=True)
 class RunContainer:
-    """A container as `inspect` shows it. `number` counts the run's containers from 1, `run_dir` is its run's."""
+    """A container as `inspect` shows it. `number` counts the run's containers from 1."""
 
     client: DockerClient
     id: str
@@ -66,7 +63,6 @@ class RunContainer:
     image_id: str
     running: bool
     started_at: str
-    run_dir: str = ""
 
     def state(self) -> ContainerState:
         """What is recorded of it."""
@@ -91,7 +87,19 @@ class RunContainers:
         """All that exist, in the order of their creation. `problems` says that the daemon did not answer."""
         self.problems = []
         has_called = os.path.lexists(self.paths.docker)
-        return self._labelled(LABEL_DIR + "=" + self.paths.path, has_called) if has_called or self.thorough else []
+        if self.client is None or not (has_called or self.thorough):
+            return []
+        label = "label=%s=%s" % (LABEL_DIR, self.paths.path)
+        answer = self.client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", label)
+        ids = answer.out.split()
+        if ids:
+            answer = self.client.run("inspect", "--type", "container", "--", *ids)
+        # That a container does not exist any more is an answer too.
+        is_gone = all("no such" in line.lower() for line in answer.err.splitlines())
+        if answer.timed_out or (answer.code != 0 and not is_gone and (ids or has_called)):
+            self.problems.append("containers may be left: %s" % answer.last_line)
+        items = sorted(json.loads(answer.out or "[]") if ids else [], key=lambda item: str(item.get("Created")))
+        return [_container(self.client, number, item) for number, item in enumerate(items, 1)]
 
     def ids(self) -> Sequence[str]:
         """The ids of those that the run has started so far."""
@@ -101,14 +109,16 @@ class RunContainers:
 
     def silence(self) -> str:
         """Why the daemon is taken to hang; "" if it answers, also with an error, or if there is none."""
-        answer = self.client.run(*DAEMON_QUERY, timeout=QUERY_SECONDS) if self.client is not None else None
-        return answer.err if answer is not None and answer.timed_out else ""
+        if self.client is None:
+            return ""
+        answer = self.client.run("ps", "--quiet", "--last", "1", timeout=QUERY_SECONDS)
+        return answer.err if answer.timed_out else ""
 
     def stop(self) -> None:
         """Stop those that run. Their files stay, for their logs."""
         running = [container.id for container in self.find() if container.running]
         if self.client is not None and running:
-            self.client.run("stop", "-t", GRACE, "--", *running)
+            self.client.run("stop", "-t", "1", "--", *running)  # a detached one gets a second
 
     def remove(self) -> List[str]:
         """Remove all. Returns what is left and why."""
@@ -122,21 +132,7 @@ class RunContainers:
                 return self.problems
             if time.monotonic() > until:
                 return ["container %s: %s" % (container.name, answer.last_line) for container in containers]
-            time.sleep(_POLL_SECONDS)
-
-    def _labelled(self, label: str, are_expected: bool) -> List[RunContainer]:
-        if self.client is None:
-            return []
-        answer = self.client.run("ps", "--all", "--quiet", "--no-trunc", "--filter", "label=" + label)
-        ids = answer.out.split()
-        if ids:
-            answer = self.client.run("inspect", "--type", "container", "--", *ids)
-        # That a container does not exist any more is an answer too.
-        is_gone = all("no such" in line.lower() for line in answer.err.splitlines())
-        if answer.timed_out or (answer.code != 0 and not is_gone and (ids or are_expected)):
-            self.problems.append("containers may be left: %s" % answer.last_line)
-        items = sorted(json.loads(answer.out or "[]") if ids else [], key=lambda item: str(item.get("Created")))
-        return [_container(self.client, number, item) for number, item in enumerate(items, 1)]
+            time.sleep(0.2)
 
 
 def read_plan(paths: RunDir) -> Plan:
@@ -167,19 +163,15 @@ def _container(client: DockerClient, number: int, item: Mapping[str, Any]) -> Ru
         "sha256:" + image_id if image_id and ":" not in image_id else image_id,  # podman's has no such prefix
         bool(state.get("Running")),
         state.get("StartedAt") or "",
-        (config.get("Labels") or {}).get(LABEL_DIR, ""),
     )
 
 
 # -- a shell -----------------------------------------------------------------------------------------------------------
 
-_NOT_IN_SHELL = ("name", "detach", "interactive", "tty", "entrypoint", "pull", "cidfile", "label", "rm")
-EXIT_NOTHING = 2
-
 
 def shell(run_dir: str) -> int:
     """Open bash in the run's container, in a new one like it if its command has ended, or in the run's workspace.
-    Returns its exit code, or EXIT_NOTHING where nothing is left of the run."""
+    Returns its exit code, or 2 where nothing is left of the run."""
     containers = RunContainers(run_dir, thorough=True)
     last = next(reversed(containers.find()), None)
     if last is not None and last.running:
@@ -190,7 +182,7 @@ def shell(run_dir: str) -> int:
     if os.path.isdir(containers.plan.workspace):
         return _shell_in_workspace(containers.plan, containers.paths.path)
     _say("nothing is left of the run to open a shell in; `--keep` keeps the container and workspace of a failed one")
-    return EXIT_NOTHING
+    return 2
 
 
 def _shell_in_new_container(container: RunContainer, paths: RunDir) -> int:
@@ -200,7 +192,8 @@ def _shell_in_new_container(container: RunContainer, paths: RunDir) -> int:
     _say(f"see `{runtime} diff {container.name}` for its own files, and `{runtime} cp {container.name}:PATH .`")
     calls = [call.here for call in started_containers(paths) if call.name == container.name]
     run = parse_run(calls[0] if calls else ["run", container.image])
-    options = [item for item in run.options if item.name not in _NOT_IN_SHELL]
+    others = ("name", "detach", "interactive", "tty", "entrypoint", "pull", "cidfile", "label", "rm")
+    options = [item for item in run.options if item.name not in others]
     options += [option("rm"), option("entrypoint", "bash"), *map(option, (word[2:] for word in _terminal()))]
     run = dataclasses.replace(run, options=tuple(options), image=container.image_id, command=())
     return subprocess.call([runtime, *render(run)], env=container.client.env)

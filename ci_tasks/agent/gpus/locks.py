@@ -33,17 +33,16 @@ import random
 import re
 import shlex
 import stat
+import threading
 import time
 from contextlib import suppress
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 from .. import files, mask, processes, run_directory
 from ..files import content_of
 from ..records import AGENT, GpuRequest, Phase, Plan
 from . import nvidia_smi
 
-DIRECTORY = "/dev/shm"
-ENV_DIRECTORY = "CI_TASKS_LOCK_DIR"  # for tests, which must not block real runs
 # The ids under a name that the job's script does not set: the container adapter passes them as CUDA_VISIBLE_DEVICES.
 ENV_GPU_IDS = "CI_TASKS_GPU_IDS"
 LOCKS = "/proc/locks"
@@ -57,7 +56,7 @@ _MAX_LINE = 4096  # bytes of an unfinished line that are kept
 _MAX_COMMAND = 60  # characters of a command line
 # Neither follows a symbolic link nor blocks on something that is no regular file.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_FLOCK = re.compile(r"^\d+: FLOCK +\w+ +(\w+) +(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.M)
+_FLOCK = re.compile(r"^\d+: FLOCK +\w+ +WRITE +(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.M)
 
 
 class ResourcesUnavailable(Exception):
@@ -68,22 +67,15 @@ class LockError(Exception):
     """A lock file cannot be used; the message says what to do about it."""
 
 
-class HeldLock(NamedTuple):
-    """One line of /proc/locks: `pid` took an flock on the `file` (major, minor, inode); a `shared` one excludes only
-    exclusive locks. A holder in another container's process namespace may be missing, or have PID 0."""
-
-    file: Tuple[int, int, int]
-    pid: int
-    shared: bool
-
-
 class RunResources:
     """The supervisor calls `poll` at `next_poll_at`, which never blocks, `read_output` with what the job writes, and
     `close` at the end.
 
     `are_ready`: the job may start. `waiting`: what is missing and who holds it. `gpu_ids`: the job's GPUs, once known.
-    `held` and `blocked` are {GPU id: descriptor} of exclusive and of shared locks.
+    `held` and `blocked` are {GPU id: descriptor} of exclusive and of shared locks. `latest` is what nvidia-smi showed.
     """
+
+    latest: Optional[nvidia_smi.GpuSnapshot] = None
 
     def __init__(self, plan: Plan, poll_seconds: float = POLL_SECONDS) -> None:
         self.are_ready = False
@@ -94,7 +86,7 @@ class RunResources:
         self.blocked: Dict[int, int] = {}
         self._plan, self._poll_seconds = plan, poll_seconds
         self._request = plan.gpu_locks or GpuRequest(0)
-        self._monitor = nvidia_smi.GpuMonitor(REFRESH_SECONDS)
+        self._stopped = threading.Event()
         self._host_locks: List[int] = []
         self._waits = self._request.by == AGENT
         self._describe_at = -math.inf
@@ -108,7 +100,7 @@ class RunResources:
     @property
     def gpu_uuids(self) -> List[str]:
         """The UUIDs of `gpu_ids`; none of simulated GPUs, or without nvidia-smi."""
-        gpus = self._monitor.latest.gpus if self._monitor.latest is not None else ()
+        gpus = self.latest.gpus if self.latest is not None else ()
         return [gpu.uuid for gpu in gpus if gpu.index in (self.gpu_ids or ()) and gpu.driver]
 
     @property
@@ -171,27 +163,27 @@ class RunResources:
 
     def _stop_polling(self) -> None:
         self.waiting, self.next_poll_at = [], math.inf
-        self._monitor.close()
+        self._stopped.set()  # the thread is not waited for: the end of the agent ends its program
 
     def _acquire(self) -> Iterator[bool]:
         """Yields False as long as something is missing."""
-        request, monitor = self._request, self._monitor
+        request = self._request
         for name in sorted(set(self._plan.exclusive)):
             yield from self._lock_host(name)
         if not request.count:
             return
         if request.simulated is not None:
-            monitor.latest = nvidia_smi.simulated_gpus(request.simulated)
+            self.latest = nvidia_smi.simulated_gpus(request.simulated)
         else:
-            monitor.start()
-        while monitor.latest is None:
+            threading.Thread(target=self._watch_gpus, name="nvidia-smi", daemon=True).start()
+        while self.latest is None:
             yield False
-        if monitor.latest.problem == nvidia_smi.NO_PROGRAM and request.declared is not None:
-            monitor.close()
-            monitor.latest = nvidia_smi.simulated_gpus(request.declared)
-        if not monitor.latest.gpus:
-            raise ResourcesUnavailable("nvidia-smi shows no GPUs: %s" % monitor.latest.problem)
-        here = [gpu for gpu in monitor.latest.ids if gpu < request.total]
+        if self.latest.problem == nvidia_smi.NO_PROGRAM and request.declared is not None:
+            self._stopped.set()
+            self.latest = nvidia_smi.simulated_gpus(request.declared)
+        if not self.latest.gpus:
+            raise ResourcesUnavailable("nvidia-smi shows no GPUs: %s" % self.latest.problem)
+        here = [gpu for gpu in self.latest.ids if gpu < request.total]
         if len(here) < request.count:
             words = (len(here), "s"[: len(here) != 1], request.count)
             raise ResourcesUnavailable("this host has %d GPU%s, the job needs %d" % words)
@@ -205,7 +197,7 @@ class RunResources:
     def _lock_host(self, name: str) -> Iterator[bool]:
         """A file `ci-tasks-NAME.lock`, which any user may lock."""
         simulated = self._request.directory if self._request.simulated is not None else ""
-        directory = simulated or os.environ.get(ENV_DIRECTORY) or DIRECTORY
+        directory = simulated or os.environ.get("CI_TASKS_LOCK_DIR") or "/dev/shm"  # tests must not block real runs
         path = os.path.join(directory, "ci-tasks-%s.lock" % re.sub(r"[^A-Za-z0-9_.-]", "_", name))
         while (descriptor := try_lock(path, own=True)) is None:
             holder = holders({0: path}).get(0, 0)
@@ -216,8 +208,18 @@ class RunResources:
 
     # -- GPUs --------------------------------------------------------------------------------------------------------
 
+    def _watch_gpus(self) -> None:
+        """Query nvidia-smi as long as GPUs are waited for or blocked. A later query that fails or hangs only adds its
+        problem: an unknown state does not make GPUs free. After one without an answer the next one waits, since it may
+        hang in the driver for ever."""
+        while not self._stopped.is_set():
+            found = nvidia_smi.query_gpus()
+            if not self._stopped.is_set():
+                self.latest = self.latest._replace(problem=found.problem) if found.problem and self.latest else found
+            self._stopped.wait(300.0 if found.problem.startswith("no answer") else REFRESH_SECONDS)
+
     def _poll_gpus(self) -> None:
-        request, snapshot, now = self._request, self._monitor.latest, time.monotonic()
+        request, snapshot, now = self._request, self.latest, time.monotonic()
         assert snapshot is not None
         in_use = nvidia_smi.gpus_in_use(snapshot.gpus, snapshot.apps)
         usable = {gpu for gpu in snapshot.ids if gpu < request.total and gpu not in in_use}
@@ -311,17 +313,15 @@ def is_held(path: str) -> bool:
 def create_missing(paths: Iterable[str], own: bool = False) -> None:
     """Create the lock files that do not exist, for every user. Raises LockError, OSError."""
     missing = [path for path in paths if not os.path.lexists(path)]
-    directory = os.path.dirname(missing[0]) or "." if missing else ""
-    if missing and not own and os.path.isdir(directory):
-        protected = content_of("/proc/sys/fs/protected_regular").decode("ascii").strip() or "0"
-        if blocks_other_users(os.stat(directory), os.geteuid(), protected):
+    for path in missing:
+        directory = os.path.dirname(path) or "."
+        os.makedirs(directory, exist_ok=True)
+        if not own and blocks_other_users(os.stat(directory), os.geteuid()):
             quoted = " ".join(map(shlex.quote, missing))
             raise LockError(
                 "the lock file %s is missing, and root's containers could not open one that this user creates; "
-                "run once as root: touch %s && chmod 666 %s" % (missing[0], quoted, quoted)
+                "run once as root: touch %s && chmod 666 %s" % (path, quoted, quoted)
             )
-    for path in missing:
-        os.makedirs(directory, exist_ok=True)
         with suppress(PermissionError):  # another user created it meanwhile
             descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o666)
             try:
@@ -330,41 +330,39 @@ def create_missing(paths: Iterable[str], own: bool = False) -> None:
                 os.close(descriptor)
 
 
-def blocks_other_users(directory: os.stat_result, user: int, protected: str) -> bool:
-    """Whether other users could not open a file that `user` creates in `directory` the way the lock script does.
+def blocks_other_users(directory: os.stat_result, user: int) -> bool:
+    """Whether other users may be unable to open a file that `user` creates in `directory` the way the lock script does.
 
     It opens with O_CREAT. Under fs.protected_regular the kernel refuses that for a file in a sticky, world-writable
     directory that belongs neither to the opener nor to the directory's owner, even to root: a lock file created by a
     person would break every job of root's on this machine.
     """
-    shared = bool(directory.st_mode & stat.S_ISVTX) and bool(directory.st_mode & stat.S_IWOTH)
-    return shared and user != directory.st_uid and protected != "0"
+    shared = stat.S_ISVTX | stat.S_IWOTH
+    return directory.st_mode & shared == shared and user != directory.st_uid
 
 
 # -- who holds them ----------------------------------------------------------------------------------------------------
 
 
-def parse_locks(text: str) -> List[HeldLock]:
-    """The flocks in /proc/locks; processes that only wait (`->`) hold nothing.
+def parse_locks(text: str) -> Dict[Tuple[int, int, int], int]:
+    """{file as (major, minor, inode): pid} of the exclusive flocks in /proc/locks; processes that only wait (`->`) hold
+    nothing. A holder in another container's process namespace may be missing, or have PID 0.
 
     1: FLOCK  ADVISORY  WRITE 21234 00:1b:8 0 EOF
     """
-    return [
-        HeldLock((int(major, 16), int(minor, 16), int(inode)), int(pid), kind == "READ")
-        for kind, pid, major, minor, inode in _FLOCK.findall(text)
-    ]
+    locks = _FLOCK.findall(text)
+    return {(int(major, 16), int(minor, 16), int(inode)): int(pid) for pid, major, minor, inode in locks}
 
 
 def holders(paths: Dict[int, str]) -> Dict[int, int]:
     """{key: pid} of another process with an exclusive lock on the file, as far as this system shows them."""
     held = parse_locks(content_of(LOCKS).decode("ascii", "replace"))
-    others = {lock.file: lock.pid for lock in held if not lock.shared and lock.pid != os.getpid()}
     found = {}
     for key, path in paths.items():
         with suppress(OSError, KeyError):
             file = os.stat(path)
-            found[key] = others[os.major(file.st_dev), os.minor(file.st_dev), file.st_ino]
-    return found
+            found[key] = held[os.major(file.st_dev), os.minor(file.st_dev), file.st_ino]
+    return {key: pid for key, pid in found.items() if pid != os.getpid()}
 
 
 def run_dir_of(pid: int) -> Optional[str]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from datetime import datetime
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -15,14 +14,12 @@ from ..quick_dataclass import dataclass
 from ..records import GpuSample, QueryAnswer
 
 TIMEOUT = 20.0  # seconds; a cold driver needs several
-HUNG_SECONDS = 300.0  # until the next query after one without an answer: another one may hang in the driver for ever
 _CSV = "--format=csv,noheader,nounits"
 QUERY_GPUS = ["nvidia-smi", "--query-gpu=index,uuid,name,driver_version,memory.used,memory.total", _CSV]
 QUERY_APPS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory,process_name", _CSV]
 _HEALTH = "index,pci.bus_id,mig.mode.current,ecc.errors.uncorrected.volatile.total,retired_pages.pending"
 QUERY_HEALTH = ["nvidia-smi", "--query-gpu=" + _HEALTH, _CSV]
-_REMAPPED = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
-QUERY_REMAPPED = ["nvidia-smi", "--query-remapped-rows=" + _REMAPPED, _CSV]
+QUERY_REMAPPED = ["nvidia-smi", "--query-remapped-rows=gpu_bus_id,remapped_rows.pending,remapped_rows.failure", _CSV]
 # Values of a GpuSample, and the PCI address. Newer drivers still know the older name of the event reasons.
 _SAMPLED = {
     "gpu": "index", "uuid": "uuid", "used": "memory.used", "total": "memory.total", "bus": "pci.bus_id",
@@ -37,12 +34,9 @@ _SLOWDOWNS = (
     *((0x4, "power cap"), (0x8, "hardware slowdown"), (0x20, "thermal, by software")),
     *((0x40, "thermal, by hardware"), (0x80, "power brake")),
 )
-_THERMAL_OR_BRAKE = 0x40 | 0x80  # a hardware slowdown is their effect
 # An idle GPU holds some hundred MiB for its driver, more under MPS or a display. nvidia-smi does not list the processes
 # of other containers; only the memory in use shows them.
 HELD_MIB = 1024
-# Daemons that keep a driver loaded or share a GPU: always there, and no jobs.
-_DAEMONS = ("nvidia-cuda-mps-server", "Xorg")
 NO_PROGRAM = "no nvidia-smi on PATH"
 
 
@@ -96,29 +90,6 @@ def query_gpus() -> GpuSnapshot:
     return GpuSnapshot(gpus, tuple(parse_apps(answer.out)))
 
 
-class GpuMonitor:
-    """The newest snapshot, from a thread that queries nvidia-smi every `interval` seconds: `latest` is None until the
-    first result. A later query that fails or hangs only adds its problem: an unknown state does not make GPUs free."""
-
-    def __init__(self, interval: float) -> None:
-        self.latest: Optional[GpuSnapshot] = None
-        self._interval = interval
-        self._stopped = threading.Event()
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="nvidia-smi", daemon=True).start()
-
-    def close(self) -> None:
-        """Does not wait for the thread; the end of the agent ends its program."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            found = query_gpus()
-            self.latest = self.latest._replace(problem=found.problem) if found.problem and self.latest else found
-            self._stopped.wait(HUNG_SECONDS if found.problem.startswith("no answer") else self._interval)
-
-
 def parse_gpus(text: str) -> List[Gpu]:
     """The output of QUERY_GPUS. Lines that describe no GPU (an error about one that fell off the bus) are skipped."""
     gpus = []
@@ -152,7 +123,7 @@ def parse_samples(text: str, at: float) -> List[Tuple[GpuSample, str]]:
 def slowdowns(text: str) -> List[str]:
     """Why a clock is held down, by a mask as 0x0000000000000004."""
     mask = int(text, 16) if re.match(r"0x[0-9a-fA-F]{1,16}\Z", text) else 0
-    if mask & _THERMAL_OR_BRAKE:
+    if mask & (0x40 | 0x80):  # a hardware slowdown is their effect
         mask &= ~0x8
     return [reason for bit, reason in _SLOWDOWNS if mask & bit]
 
@@ -162,7 +133,8 @@ def gpus_in_use(gpus: Iterable[Gpu], apps: Iterable[GpuProcess]) -> Dict[int, st
     in_use = {}
     for gpu in gpus:
         on_gpu = [app for app in apps if app.gpu_uuid == gpu.uuid or app.gpu_uuid.startswith("MIG-%s/" % gpu.uuid)]
-        users = [app for app in on_gpu if os.path.basename(app.name) not in _DAEMONS]
+        # Daemons that keep a driver loaded or share a GPU are always there, and no jobs.
+        users = [app for app in on_gpu if os.path.basename(app.name) not in ("nvidia-cuda-mps-server", "Xorg")]
         sizes = [app.used for app in users if app.used is not None]
         if users:
             names = [" (%s)" % app.name if app.name[:1] not in ("", "[") else "" for app in users]

@@ -24,7 +24,7 @@ from ..processes import ask
 from ..quick_dataclass import dataclass
 from ..records import SlurmJob, Status
 from ..run_directory import RunDir, machine_environment
-from ..slurm import job_file
+from ..slurm import jobs as slurm
 from ..trees.git import FULL_ERRORS, DiskFull, StoreError
 from ..trees.workspace import NotKept, TreeStore, forget, prune
 from . import bundle, protocol
@@ -58,9 +58,7 @@ def respond(session: Session, request: Request) -> None:
         answer = Answer(repr(bug), "failed", traceback.format_exc())
     os.write(1, protocol.message(protocol.ANSWER, 0, answer))
     if request.sbatch_script and not answer.code:
-        from ..slurm.session import submit
-
-        submit(request.dir, again=False)
+        slurm.submit(request.dir, again=False)
 
 
 def explained(error: Exception) -> str:
@@ -136,10 +134,8 @@ class Session:
             if not request.start or os.path.lexists(run.status):  # begun before, or cancelled before it was started
                 return
             if request.sbatch_script:
-                from ..slurm.session import prepare  # a host without Slurm does not load it
-
                 job = SlurmJob(self.store.path, request.parts)
-                prepare(run.path, job, request.sbatch_script, request.secrets)
+                slurm.prepare(run.path, job, request.sbatch_script, request.secrets)
                 return
             problem = begin(run.path, request.secrets)
             if problem and not os.path.lexists(run.status):
@@ -243,10 +239,8 @@ class Session:
 
 
 def _remove(run: str) -> List[str]:
-    if job_file.read(run) is not None:
-        from ..slurm.session import end_before_removal
-
-        end_before_removal(run)
+    if slurm.read(run) is not None:
+        slurm.end_before_removal(run)
     left = cancel_run.remove_run(run)
     if not left:
         forget(RunDir(run).workspace)
@@ -264,12 +258,10 @@ def list_runs(home: str) -> List[RunSummary]:
         with suppress(UnsafeName):  # a directory that a job has made: no run is called so
             runs.append(RunSummary(path, status.state, is_alive, is_kept, status.started_at, status.ended_at))
     running = [run.dir for run in runs if run.state == "running"]
-    jobs = {path: job.id for path in running for job in [job_file.read(path)] if job is not None and job.id}
+    jobs = {path: job.id for path in running for job in [slurm.read(path)] if job is not None and job.id}
     if not jobs:
         return runs
-    from ..slurm.session import may_run
-
-    alive = may_run(list(jobs.values()))
+    alive = slurm.may_run(list(jobs.values()))
     return [replace(run, alive=alive[jobs[run.dir]] if run.dir in jobs else run.alive) for run in runs]
 
 

@@ -13,20 +13,17 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Deque, Dict, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Deque, Dict, List, Optional, Tuple
 
 from .. import files, liveness
 from ..__main__ import detach
 from ..codec import RecordError, from_json, to_line
 from ..records import Environment, Event, Status
 from ..run_directory import RunDir, read_status
-from ..slurm import job_file
+from ..slurm import jobs as slurm
 from . import protocol
 from .protocol import Answer, Hello, Request, RunUpdate
 from .requests import BadRequest, Session, explained, respond
-
-if TYPE_CHECKING:
-    from ..slurm.session import SlurmSession
 
 Join = Callable[[Status], Tuple[Status, bool]]  # what Slurm says is joined to an agent's status; whether it is final
 
@@ -143,7 +140,7 @@ class Server:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.slurm: Optional[SlurmSession] = None
+        self.slurm: Optional[slurm.SlurmSession] = None
         # To be reaped. With SIGCHLD ignored, it is not known how squeue and sacct ended, which Slurm's thread runs.
         self.forked: List[int] = []
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -299,7 +296,7 @@ class Server:
     def _follow(self, number: int, request: Request) -> None:
         try:
             path = self.session.run_dir(request.dir)
-            job = job_file.read(path)
+            job = slurm.read(path)
             join = self._join_slurm(path, is_submitted=bool(job.id)) if job is not None else None
         except (BadRequest, OSError, ValueError) as error:
             update = RunUpdate(over=True, code=getattr(error, "code", "failed"), problem=str(error))
@@ -308,12 +305,10 @@ class Server:
             self.followed.append(RunFollower(self, number, request, join))
 
     def _join_slurm(self, run_dir: str, is_submitted: bool) -> Join:
-        """A host without Slurm does not load it. A run that is not submitted, as its submission died, is submitted."""
-        from ..slurm import session
-
-        self.slurm = self.slurm or session.SlurmSession()
+        """A run that is not submitted, as its submission died, is submitted."""
+        self.slurm = self.slurm or slurm.SlurmSession()
         if not is_submitted:
-            self._in_child(partial(session.submit_left, run_dir))
+            self._in_child(partial(slurm.submit_left, run_dir))
         return partial(self.slurm.join, run_dir)
 
     # -- children ----------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from ..records import Plan, SlurmAllocation, SlurmJob, SlurmStart
 from ..run_directory import secret_values
 from ..trees.git import StoreError
 from ..trees.workspace import TreeStore
-from . import job_file
-from .job_file import batch_exit_code
+from . import jobs
+from .jobs import batch_exit_code
 
 _VISIBLE, _NODE_GPUS = "CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"
 # What the programs need that start a container.
@@ -49,13 +49,13 @@ class CannotStart(Exception):
 def batch(run_dir: str) -> int:
     """Run the plan to its end. Returns the exit code for Slurm: the job's own."""
     paths = run_directory.RunDir(run_dir)
-    job, plan, job_id = job_file.read(run_dir), run_directory.read_plan(paths), os.environ.get("SLURM_JOB_ID")
+    job, plan, job_id = jobs.read(run_dir), run_directory.read_plan(paths), os.environ.get("SLURM_JOB_ID")
     if run_directory.read_status(paths).concluded or (job and job_id and job.id not in ("", job_id)):
         sys.exit("ci-tasks: %s has ended, or was submitted again" % run_dir)
-    is_requeued = job_file.read_attempt(run_dir) is not None
+    is_requeued = run_directory.read_record(SlurmStart, paths.attempt) is not None
     start = SlurmStart(*processes.identity(), job=job_id, restarts=int(os.environ.get("SLURM_RESTART_COUNT") or 0))
     run_directory.write_record(paths.attempt, start)
-    os.environ.update(job_file.read_secrets(run_dir))
+    os.environ.update(jobs.read_secrets(run_dir))
     problem = ""
     passed: Dict[str, str] = {}
     try:
@@ -69,7 +69,7 @@ def batch(run_dir: str) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, processes.BLOCKED_AT_START)
     with processes.SignalPipe() as wake:
-        log = job_file.AppendedLog(paths.log, secret_values(plan))
+        log = jobs.AppendedLog(paths.log, secret_values(plan))
         if is_requeued:
             place = "(requeue %d), on %s" % (start.restarts, os.environ.get("SLURMD_NODENAME"))
             log.write_line("ci-tasks: Slurm started the job again %s; it starts over in a new checkout" % place)
@@ -78,7 +78,7 @@ def batch(run_dir: str) -> int:
         agent = _BatchSupervisor(paths, plan, log, wake)
         agent.prepare(start, passed, problem)
         agent.run(lambda: None)
-    job_file.delete_secrets(run_dir)
+    jobs.delete_secrets(run_dir)
     return batch_exit_code(agent.status)  # not what status.json says by now: the job can write that
 
 
@@ -100,7 +100,7 @@ class _BatchSupervisor(supervisor.Supervisor):
         return self._blocked(self._problem) if self._problem else super()._execute()
 
     def _write_status(self) -> None:
-        if job_file.read_attempt(self.paths.path) not in (None, self._start_mark):
+        if run_directory.read_record(SlurmStart, self.paths.attempt) not in (None, self._start_mark):
             # A node that was thought to be down goes on, while the job runs elsewhere: the record is the other's.
             processes.kill_everything()
             os._exit(1)

@@ -35,8 +35,6 @@ from .git import FULL_ERRORS, DiskFull, Git, MissingBase, StoreError, make_repos
 
 _MAX_FILES = 80  # of packs, two of each; each of them is copied into every workspace, and searched for every object
 _LATER_NS = 2 * 10**9  # git reads files again that are not older than their index, in whole seconds
-_SELINUX = "security.selinux"  # containers give files another label
-_MAX_SHOWN = 5
 _MAX_IDLE = 2  # of a checkout
 _IN_USE_S = 86400.0  # seconds that the slot of a run is kept longer than that of no run
 
@@ -84,10 +82,33 @@ class TreeStore:
             check_out(self.path, parts, os.path.abspath(workspace), self._lend, checkout)
 
     def update(self, parts: Sequence[CheckoutPart], workspace: str, retry: Retry, run_dir: str) -> None:
-        """Bring the `workspace` of an ended run to these parts. Raises as `check_out` does, and NotKept."""
+        """Bring the `workspace` of an ended run to the parts for the retry in `run_dir`; what the job made there stays,
+        but for its `.git`. Raises as `check_out` does, and NotKept."""
         with self._locked():
             self._verify()
-            update_workspace(self.path, parts, os.path.abspath(workspace), retry, run_dir, self._lend)
+            self._update(parts, os.path.abspath(workspace), retry, run_dir)
+
+    def _update(self, parts: Sequence[CheckoutPart], workspace: str, retry: Retry, run_dir: str) -> None:
+        note = os.path.join(os.path.dirname(workspace), "retries")  # the retry that has, or had, it last
+        own = retry.directories[-1]
+        for run in (own, os.fsdecode(content_of(note)) or own):
+            if liveness.is_alive(RunDir(run), read_status_if_readable(RunDir(run))):
+                raise NotKept("the run has not ended" if run == own else "another retry runs in its workspace")
+        if os.path.islink(workspace) or not os.path.isdir(os.path.join(workspace, ".git")):
+            raise NotKept("its workspace %s is gone" % workspace)
+        tree = parts[0].flat or parts[0].tree
+        with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
+            index, theirs = os.path.join(scratch, "index"), quoted(os.path.join(workspace, ".git/objects"))
+            git = Git(self.path, workspace, GIT_INDEX_FILE=index, GIT_ALTERNATE_OBJECT_DIRECTORIES=theirs)
+            git.run("read-tree", retry.tree)
+            git.run("update-index", "-q", "--refresh")
+            changed = set(git.split("diff-files", "--name-only", "-z"))
+            changed -= set(git.split("diff-tree", "-r", "-z", "--name-only", "--no-renames", retry.tree, tree))
+            if changed:
+                names = ", ".join(repr(os.fsdecode(name)) for name in sorted(changed)[:5])
+                raise NotKept("files of the checkout have changed since: " + names)
+            replace_file(note, os.fsencode(run_dir))
+            write_workspace(self.path, parts, workspace, index, self._lend, keep_files=True)
 
     def prune(self, days: float, now: Optional[float] = None) -> bool:
         """Remove what killed processes left, empty a store that is older than `days` days, and make one pack of many.
@@ -256,7 +277,8 @@ def _nature(directory: bytes) -> Tuple[object, ...]:
     info = os.lstat(directory)
     if info.st_uid == os.geteuid():
         os.utime(directory, follow_symlinks=False)
-    more = [name for name in os.listxattr(directory, follow_symlinks=False) if name != _SELINUX]
+    # Containers give files another label of SELinux.
+    more = [name for name in os.listxattr(directory, follow_symlinks=False) if name != "security.selinux"]
     return info.st_mode, info.st_uid, info.st_gid, info.st_dev, more
 
 
@@ -291,33 +313,6 @@ def _make_repository(workspace: str, index: str, part: CheckoutPart, lend: Lend)
                 os.makedirs(os.path.join(directory, os.fsdecode(entry.split(b"\t", 1)[1])), exist_ok=True)
     if part.path:
         git.run("update-index", "-q", "--refresh")
-
-
-def update_workspace(
-    store: str, parts: Sequence[CheckoutPart], workspace: str, retry: Retry, run_dir: str, lend: Lend
-) -> None:
-    """Bring the workspace of an ended run to the parts for the retry in `run_dir`; what the job made there stays, but
-    for its `.git`. Raises NotKept, StoreError, OSError."""
-    note = os.path.join(os.path.dirname(workspace), "retries")  # the retry that has, or had, it last
-    last = os.fsdecode(content_of(note)) or retry.directories[-1]
-    for run, why in ((retry.directories[-1], "the run has not ended"), (last, "another retry runs in its workspace")):
-        if liveness.is_alive(RunDir(run), read_status_if_readable(RunDir(run))):
-            raise NotKept(why)
-    if os.path.islink(workspace) or not os.path.isdir(os.path.join(workspace, ".git")):
-        raise NotKept("its workspace %s is gone" % workspace)
-    tree = parts[0].flat or parts[0].tree
-    with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
-        index, theirs = os.path.join(scratch, "index"), quoted(os.path.join(workspace, ".git/objects"))
-        git = Git(store, workspace, GIT_INDEX_FILE=index, GIT_ALTERNATE_OBJECT_DIRECTORIES=theirs)
-        git.run("read-tree", retry.tree)
-        git.run("update-index", "-q", "--refresh")
-        changed = set(git.split("diff-files", "--name-only", "-z"))
-        changed -= set(git.split("diff-tree", "-r", "-z", "--name-only", "--no-renames", retry.tree, tree))
-        if changed:
-            names = ", ".join(repr(os.fsdecode(name)) for name in sorted(changed)[:_MAX_SHOWN])
-            raise NotKept("files of the checkout have changed since: " + names)
-        replace_file(note, os.fsencode(run_dir))
-        write_workspace(store, parts, workspace, index, lend, keep_files=True)
 
 
 # -- idle ones --------------------------------------------------------------------------------------------------------

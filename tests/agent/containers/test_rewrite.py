@@ -25,6 +25,7 @@ def _rewritten(argv: list[str], number: int = 1, **rules: Any) -> tuple[list[str
 
 
 def _whats(deviations: list[Deviation]) -> list[str]:
+    assert all(all(vars(deviation).values()) for deviation in deviations)
     return [deviation.what for deviation in deviations]
 
 
@@ -51,50 +52,42 @@ def test_a_mount_source_moves_by_the_longest_rule_that_holds_it(spelling: str, s
     assert deviations == ([named] if here else [])
 
 
-PULLS = [
-    (["--pull=always"], "never", ["--pull", "never"], ("always", "never")),
-    ([], "always", ["--pull", "always"], ("missing (docker's default)", "always")),
-    (["--pull=always"], "always", ["--pull=always"], None),
-    (["--pull=always"], None, ["--pull=always"], None),
+BRIDGE = ("network", "--network host", "--network bridge")
+# CI's options, the host's rules → the options here, and what is named: (what, CI's, here)
+CHANGED: list[tuple[list[str], dict[str, Any], list[str], list[tuple[str, ...]]]] = [
+    (["--pull=always"], {"pull": "never"}, ["--pull", "never"], [("pull", "always", "never")]),
+    ([], {"pull": "always"}, ["--pull", "always"], [("pull", "missing (docker's default)", "always")]),
+    (["--pull=always"], {"pull": "always"}, ["--pull=always"], []),
+    (["--pull=always"], {}, ["--pull=always"], []),
+    (["--network", "host"], {"network": "bridge"}, ["--network", "bridge"], [BRIDGE]),
+    (["--net=name=host"], {"network": "bridge"}, ["--network", "bridge"], [BRIDGE]),
+    (["--network", "none"], {"network": "bridge"}, ["--network", "none"], []),
+    (["--network", "host"], {}, ["--network", "host"], []),
+    (["-v", "/a:/b/"], {"volumes": ["/b"]}, ["-v", "/a:/b/"], []),  # CI fills its place already
 ]
 
 
-@pytest.mark.parametrize(("argv", "pull", "expected", "change"), PULLS)
-def test_the_pull_policy_is_the_hosts_where_it_has_one(
-    argv: list[str], pull: str | None, expected: list[str], change: tuple[str, str] | None
+@pytest.mark.parametrize(("argv", "rules", "expected", "named"), CHANGED)
+def test_what_the_host_has_rules_for_is_changed_and_named(
+    argv: list[str], rules: dict[str, Any], expected: list[str], named: list[tuple[str, ...]]
 ) -> None:
-    got, deviations = _rewritten(["--init", *argv, "img"], pull=pull)
-    assert got == ["--init", *expected, "img"]
-    assert [(d.what, d.ci, d.here) for d in deviations] == ([("pull", *change)] if change else [])
+    got, deviations = _rewritten(["--init", *argv, "img", "--network=host"], **rules)
+    assert got == ["--init", *expected, "img", "--network=host"]
+    assert [(deviation.what, deviation.ci, deviation.here) for deviation in deviations] == named
 
 
 def test_each_harmless_addition_is_one_deviation_with_a_reason() -> None:
-    got, deviations = _rewritten(
-        ["--rm", "-d", "img", "ls"],
-        name="n",
-        labels={"a": "1", "b": "x y"},
-        env={"A": "1", "B": "2"},
-        volumes=["/run dir", "/o"],
-    )
+    rules: dict[str, Any] = {
+        "labels": {"a": "1", "b": "x y"},
+        "env": {"A": "1", "B": "2"},
+        "volumes": ["/run dir", "/o"],
+    }
+    got, deviations = _rewritten(["--rm", "-d", "img", "ls"], name="n", **rules)
     assert got == [
         *["-d", "--name", "n", "--label", "a=1", "--label", "b=x y", "--init", "-e", "A", "-e", "B"],
         *["-v", "/run dir:/run dir", "-v", "/o:/o", "img", "ls"],
     ]
     assert _whats(deviations) == ["name", "rm", "labels", "init", "env", "volumes"]
-    assert all(all(vars(deviation).values()) for deviation in deviations)
-
-
-@pytest.mark.parametrize("argv", [["--network", "host"], ["--net=name=host"], ["--network", "none"], []])
-def test_the_hosts_own_network_becomes_a_bridge_where_the_host_says_so(argv: list[str]) -> None:
-    got, deviations = _rewritten(["--init", *argv, "img", "--network=host"], network="bridge")
-    is_host = "host" in " ".join(argv)
-    assert got == ["--init", *(["--network", "bridge"] if is_host else argv), "img", "--network=host"]
-    assert [(d.ci, d.here) for d in deviations] == ([("--network host", "--network bridge")] if is_host else [])
-    assert _rewritten(["--init", *argv, "img"]) == (["--init", *argv, "img"], [])
-
-
-def test_a_volume_whose_place_ci_already_fills_is_not_added() -> None:
-    assert _rewritten(["--init", "-v", "/a:/b/", "img"], volumes=["/b"]) == (["--init", "-v", "/a:/b/", "img"], [])
 
 
 def test_no_secret_stands_in_the_argv_or_in_a_deviation() -> None:
@@ -163,17 +156,15 @@ def test_what_podman_refuses_is_put_in_its_words_and_it_gets_dockers_defaults(
     argv: list[str], expected: list[str], lost: list[str]
 ) -> None:
     run, deviations = rewrite(parse_run(["run", "--privileged", *argv, "img"]), ContainerRules("podman"))
-    defaults = ["--init", "--http-proxy=false", "--pids-limit", "-1"]
+    defaults = ["--http-proxy=false", "--pids-limit", "-1"]
     assert render(run) == ["run", "--privileged", *expected, *defaults, "img"]
     assert _whats(deviations) == ["runtime", *lost]
 
 
-def test_podman_keeps_a_limit_of_cis_and_says_where_the_host_has_no_init() -> None:
-    run, deviations = rewrite(
-        parse_run(["run", "--pids-limit=9", "--init", "img"]), ContainerRules("podman"), has_init=False
-    )
-    assert render(run) == ["run", "--pids-limit=9", "--http-proxy=false", "img"]
-    assert _whats(deviations) == ["runtime", "init", "capabilities"]
+def test_podman_keeps_a_limit_of_cis_and_gets_no_init_that_ci_does_not_give() -> None:
+    run, deviations = rewrite(parse_run(["run", "--pids-limit=9", "--init", "img"]), ContainerRules("podman"))
+    assert render(run) == ["run", "--pids-limit=9", "--init", "--http-proxy=false", "img"]
+    assert _whats(deviations) == ["runtime", "capabilities"]
 
 
 def test_a_name_without_registry_is_docker_hubs() -> None:
@@ -188,11 +179,6 @@ DIGEST = "sha256:" + "0a" * 32
 CI = ["run", "--rm", "--gpus", "all", "--ipc=host", "--shm-size=32g", "--ulimit", "memlock=-1", "--network=host"]
 CI += ["--privileged", "-v", "/data:/root/data:ro", "-w", "/work", "-e", "HF_TOKEN", "slimerl/slime:latest"]
 CI += ["bash", "-c", "python t.py; exit $?"]
-
-
-def whats(deviations: list[Deviation]) -> list[str]:
-    assert all(all(vars(deviation).values()) for deviation in deviations)
-    return [deviation.what for deviation in deviations]
 
 
 # -- pyxis and apptainer ---------------------------------------------------------------------------------------------
@@ -217,7 +203,7 @@ def test_a_run_of_ci_is_one_step_on_the_node_of_its_script() -> None:
     assert environment["HF_TOKEN"] == "s3cret"
     # --network=host and --ipc=host are what pyxis does anyway.
     lost = ["runtime", "processes", "container flags", "gpus", "environment", "entrypoint", "/tmp"]
-    assert whats(deviations) == lost
+    assert _whats(deviations) == lost
 
 
 def test_a_run_of_ci_is_one_isolated_container_of_apptainer() -> None:
@@ -229,7 +215,7 @@ def test_a_run_of_ci_is_one_isolated_container_of_apptainer() -> None:
         *["--pwd", "/work", "docker://slimerl/slime:latest", "bash", "-c", "python t.py; exit $?"],
     ]
     assert environment == {"APPTAINERENV_HF_TOKEN": "s3cret"}
-    assert whats(deviations) == ["runtime", "user", "container flags", "gpus", "/tmp", "room to write"]
+    assert _whats(deviations) == ["runtime", "user", "container flags", "gpus", "/tmp", "room to write"]
 
 
 @pytest.mark.parametrize(

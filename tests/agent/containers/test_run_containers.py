@@ -56,17 +56,14 @@ def test_the_label_says_what_is_removed_whatever_a_job_writes_into_its_records(
     assert fake.left(runtime) == ["theirs"]
 
 
-def test_a_run_that_started_no_container_does_not_ask_the_daemon(run: Run, fake: Fake) -> None:
-    _rules(run)
-    assert _remove(run) == []
-    assert fake.calls() == []
-
-
-def test_containers_are_numbered_in_the_order_of_their_creation(run: Run, fake: Fake) -> None:
+def test_containers_are_numbered_in_the_order_of_their_creation_and_none_is_asked_for_before_one_starts(
+    run: Run, fake: Fake
+) -> None:
     for at, name in enumerate(("z", "a-2", "a")):
         fake.has(name, **_own(run))
         os.utime(fake.home / "docker" / name, (at, at))
     _rules(run)
+    assert (_remove(run), fake.calls()) == ([], [])
     _started(run, _entry("z"))
     containers = run_containers.RunContainers(str(run.path)).find()
     assert [(container.name, container.number) for container in containers] == [("z", 1), ("a-2", 2), ("a", 3)]

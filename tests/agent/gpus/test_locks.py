@@ -13,6 +13,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ import pytest
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, decode
 from ci_tasks.agent.gpus import locks, nvidia_smi
-from ci_tasks.agent.gpus.locks import HeldLock, LockError, ResourcesUnavailable, RunResources, visible_gpus
+from ci_tasks.agent.gpus.locks import LockError, ResourcesUnavailable, RunResources, visible_gpus
 from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess, GpuSnapshot
 from ci_tasks.agent.records import AGENT, JOB, GpuRequest, Plan
 
@@ -45,16 +46,13 @@ class Monitor:
         gpus = tuple(Gpu(at, f"GPU-{at}", "H200", "580", 4, 143771) for at in range(count))
         self.latest = GpuSnapshot(gpus, apps, problem)
 
-    def start(self) -> None:
-        pass
-
-    close = start
-
 
 @pytest.fixture
 def monitor(monkeypatch: pytest.MonkeyPatch) -> Monitor:
     made = Monitor()
-    monkeypatch.setattr(nvidia_smi, "GpuMonitor", lambda interval: made)
+    shown = property(lambda _: made.latest, lambda _, snapshot: setattr(made, "latest", snapshot))
+    monkeypatch.setattr(RunResources, "latest", shown)
+    monkeypatch.setattr(RunResources, "_watch_gpus", lambda _: None)
     return made
 
 
@@ -106,6 +104,39 @@ def test_all_or_none_and_who_holds_what_is_named(
     gpu_host.end(holder)
     mine.poll()
     assert (mine.gpu_ids, mine.waiting, mine.phase) == ([0, 1, 2, 3], [], "running")
+
+
+@pytest.fixture
+def watching(gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch, until: Until) -> Iterator[RunResources]:
+    """With an nvidia-smi that shows one GPU, which nobody may have."""
+    monkeypatch.setattr(locks, "REFRESH_SECONDS", 0.01)
+    gpu_host.smi(4)
+    gpu_host.hold(0)
+    resources = RunResources(Plan(gpu_locks=GpuRequest(1, AGENT, gpu_host.pattern), image="i"), 0)
+    resources.poll()
+    until(lambda: resources.latest is not None)
+    yield resources
+    resources.close()
+    until(lambda: "nvidia-smi" not in [thread.name for thread in threading.enumerate()])
+
+
+def test_what_nvidia_smi_shows_is_kept_over_a_failure(watching: RunResources, gpu_host: GpuHost, until: Until) -> None:
+    gpu_host.smi(4, 4)
+    until(lambda: watching.latest is not None and watching.latest.ids == [0, 1])
+    gpu_host.smi_says("#!/bin/sh\necho lost; exit 15")
+    until(lambda: watching.latest is not None and watching.latest.problem == "lost")
+    assert watching.latest is not None and watching.latest.ids == [0, 1]
+
+
+def test_while_one_nvidia_smi_hangs_no_other_is_started(
+    watching: RunResources, gpu_host: GpuHost, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each could stay for ever in a driver that is stuck. What was known of the GPUs stays, with the problem."""
+    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.125)
+    gpu_host.smi_says(f"#!/bin/sh\necho >> {shlex.quote(str(gpu_host.path))}/started\nexec sleep 300")
+    until(lambda: watching.latest is not None and watching.latest.problem.startswith("no answer from nvidia-smi"))
+    assert watching.latest is not None and watching.latest.ids == [0]
+    assert (gpu_host.path / "started").read_text() == "\n"
 
 
 # -- the job's own script ----------------------------------------------------------------------------------------------
@@ -368,20 +399,17 @@ def test_what_is_no_file_is_refused_and_one_that_may_not_be_read_names_the_next_
 
 
 PROTECTED = {
-    "/dev/shm, a person": (0o41777, 0, 1000, "1", True),
-    "/dev/shm, a kernel that does not mind": (0o41777, 0, 1000, "0", False),
-    "/dev/shm, root": (0o41777, 0, 0, "1", False),
-    "one's own directory": (0o41777, 1000, 1000, "1", False),
-    "of a group": (0o41770, 0, 1000, "1", False),
+    "/dev/shm, a person": (0o41777, 0, 1000, True),
+    "/dev/shm, root": (0o41777, 0, 0, False),
+    "one's own directory": (0o41777, 1000, 1000, False),
+    "of a group": (0o41770, 0, 1000, False),
 }
 
 
-@pytest.mark.parametrize(("mode", "owner", "user", "protected", "harm"), PROTECTED.values(), ids=PROTECTED)
-def test_a_person_makes_no_file_that_would_lock_root_out(
-    mode: int, owner: int, user: int, protected: str, harm: bool
-) -> None:
+@pytest.mark.parametrize(("mode", "owner", "user", "harm"), PROTECTED.values(), ids=PROTECTED)
+def test_a_person_makes_no_file_that_would_lock_root_out(mode: int, owner: int, user: int, harm: bool) -> None:
     directory = os.stat_result((mode, 1, 1, 1, owner, 0, 0, 0, 0, 0))
-    assert locks.blocks_other_users(directory, user, protected) is harm
+    assert locks.blocks_other_users(directory, user) is harm
 
 
 def test_missing_files_that_only_root_may_make_are_named_with_the_next_step(
@@ -412,13 +440,8 @@ PROC_LOCKS = """\
 """
 
 
-def test_flocks_are_read_from_proc_locks() -> None:
-    assert locks.parse_locks(PROC_LOCKS) == [
-        HeldLock((0, 0x1B, 8), 21234, False),
-        HeldLock((0xFE, 0x10, 9), 77, True),
-        HeldLock((0, 0x1B, 9), 0, False),
-    ]
-    assert locks.parse_locks("") == []
+def test_exclusive_flocks_are_read_from_proc_locks() -> None:
+    assert locks.parse_locks(PROC_LOCKS) == {(0, 0x1B, 8): 21234, (0, 0x1B, 9): 0}
 
 
 def test_holders_are_found_by_file(gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch) -> None:

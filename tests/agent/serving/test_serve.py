@@ -24,9 +24,7 @@ from ci_tasks.agent.run_directory import RunDir, read_status, write_record
 from ci_tasks.agent.serving import protocol, requests
 from ci_tasks.agent.serving.protocol import Answer, Request, RunUpdate
 from ci_tasks.agent.serving.serve import Join, RunFollower
-from ci_tasks.agent.slurm import job_file
-from ci_tasks.agent.slurm.job_file import SlurmJobState
-from ci_tasks.agent.slurm.session import SlurmSession
+from ci_tasks.agent.slurm.jobs import SlurmJobState, SlurmSession
 from ci_tasks.hosts import bootstrap
 from ci_tasks.hosts.connection import Channel, PendingRequest, RequestRefused
 from ci_tasks.hosts.transport import LinkDied, LocalTransport
@@ -225,7 +223,7 @@ class Following:
 
 def test_the_end_of_a_run_on_another_machine_comes_after_its_whole_log(tmp_path: Path) -> None:
     """A file system that caches may show the status first."""
-    job_file.write(str(tmp_path), SlurmJob(name="batch", id="7"))
+    write_record(RunDir(str(tmp_path)).slurm_job, SlurmJob(name="batch", id="7"))
     ended = {**json.loads(ENDED), "end": "exit", "exit_code": 0, "log_bytes": 9}
     (tmp_path / "status.json").write_text(json.dumps(ended))
     (tmp_path / "log").write_bytes(b"begin")

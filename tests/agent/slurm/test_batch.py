@@ -17,7 +17,6 @@ from ci_tasks.agent import run_directory
 from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import GpuRequest, Plan, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
 from ci_tasks.agent.slurm import batch as batch_job
-from ci_tasks.agent.slurm import job_file
 from tests.agent.conftest import wait_until
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu1", "CUDA_VISIBLE_DEVICES": "2,3", "SLURM_JOB_GPUS": "2,3"}
@@ -28,8 +27,10 @@ TWO = {"by": "slurm", "count": 2, "script": None}
 def batch(new_run: Callable[..., Any], tmp_path: Path) -> Any:
     """A run that Slurm is about to begin."""
     run = new_run()
-    job_file.write(str(run.path), SlurmJob(name="n", id="7"))
-    run.batch = lambda **environ: run.call("batch", str(run.path), **{**SLURM, **environ})
+    run_directory.write_record(run.paths.slurm_job, SlurmJob(name="n", id="7"))
+    argv = [sys.executable, run.paths.agent, "batch", str(run.path)]
+    env = {"PATH": os.environ["PATH"], "HOME": "/", **SLURM}
+    run.batch = lambda **more: subprocess.run(argv, env={**env, **more}, capture_output=True, timeout=60)
     return run
 
 

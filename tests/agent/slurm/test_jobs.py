@@ -1,5 +1,5 @@
-"""Runs on their way through Slurm: submitted at once, again, or not at all; how their jobs stand; and what a client
-sees of them. Slurm is a script of its answers."""
+"""Runs on their way through Slurm: submitted at once, again, or not at all; how their jobs stand; what a client sees of
+them, and what that makes of their record. Slurm is a script of its answers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ci_tasks.agent import run_directory
-from ci_tasks.agent.records import QueryAnswer, SlurmAllocation, SlurmJob, Status
-from ci_tasks.agent.run_directory import RunDir, read_status
-from ci_tasks.agent.slurm import job_file
-from ci_tasks.agent.slurm.job_file import UNKNOWN, SlurmJobState
-from ci_tasks.agent.slurm.session import NEVER_SUBMITTED, SlurmSession, parse_answer, prepare, query, submit
+from ci_tasks.agent.records import QueryAnswer, Secrets, SlurmAllocation, SlurmJob, Status
+from ci_tasks.agent.run_directory import RunDir, read_status, write_record
+from ci_tasks.agent.slurm import jobs
+from ci_tasks.agent.slurm.jobs import (
+    NEVER_SUBMITTED,
+    UNKNOWN,
+    SlurmJobState,
+    SlurmSession,
+    job_outcome,
+    parse_answer,
+    prepare,
+    query,
+    submit,
+)
 
 LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit\n"
 TIMEOUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
@@ -36,7 +45,7 @@ class Sbatch:
         if argv[0] == "squeue":
             return QueryAnswer(0, self.knows)
         self.before()
-        assert argv[-2] == f"{argv[-1]}/{job_file.SCRIPT}"
+        assert argv[-2] == f"{argv[-1]}/{jobs.SCRIPT}"
         self.tried.append(Path(argv[-1]).name)
         if self.says:
             return QueryAnswer(1, err=self.says.pop(0))
@@ -64,17 +73,13 @@ def submitted(slurm: Sbatch, runs: Sequence[str]) -> None:
 
 
 def ids(runs: Sequence[str]) -> list[str]:
-    return [job.id for job in map(job_file.read, runs) if job is not None]
+    return [job.id for job in map(jobs.read, runs) if job is not None]
 
 
-def test_each_run_is_a_job_of_its_own(row: Callable[..., str]) -> None:
-    slurm, runs = Sbatch(), [row("01"), row("02")]
-    submitted(slurm, runs)
-    assert (slurm.tried, ids(runs)) == (["01", "02"], ["101", "102"])
-
-
-@pytest.mark.parametrize("says", [[TIMEOUT], [LIMIT], [TIMEOUT, LIMIT, LIMIT]])
-def test_a_temporary_rejection_is_tried_again(row: Callable[..., str], says: list[str]) -> None:
+@pytest.mark.parametrize("says", [[], [TIMEOUT], [LIMIT], [TIMEOUT, LIMIT, LIMIT]])
+def test_each_run_is_a_job_of_its_own_and_a_temporary_rejection_is_tried_again(
+    row: Callable[..., str], says: list[str]
+) -> None:
     slurm, runs = Sbatch(*says), [row("01"), row("02")]
     submitted(slurm, runs)
     assert slurm.tried == ["01"] * len(says) + ["01", "02"]
@@ -116,10 +121,10 @@ def test_a_run_that_is_cancelled_while_it_waits_is_not_submitted(row: Callable[.
 
 def _cancel(run: str) -> None:
     """As a person does while it is being offered."""
-    job = job_file.read(run)
+    job = jobs.read(run)
     assert job is not None
     if read_status(RunDir(run)).state != "ended":
-        job_file.record_end(run, ("cancelled", NEVER_SUBMITTED, None))
+        jobs.record_end(run, ("cancelled", NEVER_SUBMITTED, None))
 
 
 def test_secrets_are_their_owners_and_go_with_the_run(row: Callable[..., str]) -> None:
@@ -136,39 +141,29 @@ _FAILED = "sbatch: error: Batch job submission failed: "
 _POLICY = f"{_FAILED}Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n"
 
 
-@pytest.mark.parametrize(("out", "job"), [("12\n", "12"), ("12;cluster\n", "12"), ("Welcome!\n12\n", "12")])
-def test_an_accepted_submission_has_its_number(out: str, job: str) -> None:
-    assert parse_answer(QueryAnswer(0, out)) == (job, "", False)
+_NODES = "Batch job submission failed: Requested node configuration is not available"
+ANSWERS = [  # output, errors → the job, the reason, whether to try again
+    ("12\n", "", "12", "", False),
+    ("12;cluster\n", "", "12", "", False),
+    ("Welcome!\n12\n", "", "12", "", False),
+    ("", "", "", "sbatch ended with 1", False),
+    ("", f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{_POLICY}", "", "QOSMaxSubmitJobPerUserLimit", True),
+    ("", f"{_FAILED}Socket timed out on send/recv operation\n", "", "Batch job submission failed: Socket timed", True),
+    ("", "no answer from sbatch within 150 s", "", "no answer from sbatch within 150 s", True),
+    ("", f"sbatch: error: QOSMaxGRESPerJob\n{_POLICY}", "", "QOSMaxGRESPerJob", False),
+    ("", f"sbatch: error: {_NODES}\n", "", _NODES, False),
+    ("", f"sbatch: error: invalid partition specified: nope\n{_FAILED}x\n", "", "invalid partition specified", False),
+    ("", "sbatch: No such file or directory", "", "sbatch: No such file", False),
+]
 
 
-@pytest.mark.parametrize(
-    ("err", "is_temporary"),
-    [
-        (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{_POLICY}", True),
-        (f"{_FAILED}Socket timed out on send/recv operation\n", True),
-        ("no answer from sbatch within 150 s", True),
-        (f"sbatch: error: QOSMaxGRESPerJob\n{_POLICY}", False),
-        (f"{_FAILED}Requested node configuration is not available\n", False),
-        (f"sbatch: error: invalid partition specified: nope\n{_FAILED}Invalid partition name specified\n", False),
-        ("sbatch: No such file or directory", False),
-    ],
-)
-def test_a_rejection_is_temporary_or_final(err: str, is_temporary: bool) -> None:
-    job, _, again = parse_answer(QueryAnswer(1, err=err))
-    assert (job, again) == ("", is_temporary)
-
-
-@pytest.mark.parametrize(
-    ("err", "reason"),
-    [
-        ("sbatch: error: QOSMaxGRESPerJob\n", "QOSMaxGRESPerJob"),
-        (f"{_FAILED}Requested node configuration is not available\n",
-         "Batch job submission failed: Requested node configuration is not available"),
-        ("", "sbatch ended with 1"),
-    ],
-)  # fmt: skip
-def test_the_reason_is_sbatchs_message(err: str, reason: str) -> None:
-    assert parse_answer(QueryAnswer(1, err=err))[1] == reason
+@pytest.mark.parametrize(("out", "err", "job", "reason", "again"), ANSWERS)
+def test_an_answer_is_a_jobs_number_or_a_rejection_that_is_temporary_or_final(
+    out: str, err: str, job: str, reason: str, again: bool
+) -> None:
+    number, said, is_temporary = parse_answer(QueryAnswer(0 if out else 1, out, err))
+    assert (number, said[: len(reason)], is_temporary) == (job, reason, again)
+    assert bool(said) == bool(reason)
 
 
 # -- how jobs stand --------------------------------------------------------------------------------------------------
@@ -265,7 +260,7 @@ STATES = {
 def run(tmp_path: Path) -> str:
     path = tmp_path / "run"
     path.mkdir()
-    job_file.write(str(path), SlurmJob(name="batch", id="7"))
+    write_record(RunDir(str(path)).slurm_job, SlurmJob(name="batch", id="7"))
     return str(path)
 
 
@@ -286,10 +281,10 @@ def test_a_run_is_not_over_as_long_as_slurm_may_go_on_with_it(
 
 
 def join_ended(run: str, queue: Queue, status: Status = ENDED) -> Status:
-    run_directory.write_record(run_directory.RunDir(run).status, status)
+    write_record(RunDir(run).status, status)
     seen, is_final = queue.join(run, status)
     assert is_final
-    assert run_directory.read_status(run_directory.RunDir(run)) == seen
+    assert read_status(RunDir(run)) == seen
     return seen
 
 
@@ -306,8 +301,8 @@ def test_where_slurm_saw_another_exit_code_than_status_json_has_slurms_counts(ru
     seen = join_ended(run, over, replace(ENDED, concluded=True))
     assert (seen.end, seen.exit_code) == ("exit", 4)
     assert seen.error == "status.json says that the job ended with 0, Slurm says 4"
-    assert seen.slurm == SlurmAllocation("7", "n1", exit_code=4, claimed=0)
-    log = Path(run_directory.RunDir(run).log)
+    assert seen.slurm == SlurmAllocation("7", "n1", exit_code=4)
+    log = Path(RunDir(run).log)
     assert log.read_text() == f"ci-tasks: {seen.error}\n"
     assert join_ended(run, over, seen) == seen
     assert log.read_text().count("\n") == 1
@@ -326,7 +321,165 @@ def test_a_job_that_slurm_does_not_know_for_a_minute_is_lost(run: str) -> None:
 
 
 def test_the_end_that_slurm_tells_is_written_where_the_agent_wrote_none(run: str) -> None:
-    run_directory.write_record(run_directory.RunDir(run).status, RUNNING)
+    write_record(RunDir(run).status, RUNNING)
     status, is_final = Queue(SlurmJobState("TIMEOUT"), "", 10.0).join(run, RUNNING)
     assert (is_final, status.end, status.concluded) == (True, "timeout", True)
-    assert run_directory.read_status(run_directory.RunDir(run)) == status
+    assert read_status(RunDir(run)) == status
+
+
+# -- what Slurm says of a job, and what that makes of the record -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "last"),
+    [
+        (None, "; is the workspace of hosts.yaml on a file system of all nodes?"),
+        (b"bash: cannot open\n", ": bash: cannot open"),
+        (b"first\nno \xff such file\n\n", ": no \ufffd such file"),
+        (b"module: command not found\n" * 1000 + b"no python3", ": no python3"),
+        (b"x" * 100_000, ": " + "x" * 4096),
+    ],
+    ids=["no file", "one line", "not UTF-8", "many lines", "a line without an end"],
+)
+def test_a_job_that_could_not_start_is_blocked_with_the_last_line_of_its_output(
+    tmp_path: Path, output: bytes | None, last: str
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write_record(RunDir(str(run)).slurm_job, SlurmJob(name="batch", id="7"))
+    if output is not None:
+        (run / "slurm.out").write_bytes(output)
+    status = jobs.record_end(str(run), SlurmJobState("FAILED", node="n1"))
+    assert (status.state, status.end, status.exit_code, status.concluded) == ("ended", "exit", 125, True)
+    assert status.error == f"the job could not start on n1 (FAILED){last}"
+    assert Path(RunDir(str(run)).log).read_text() == f"ci-tasks: blocked: {status.error}\n"
+
+
+def test_what_an_agent_that_died_left_is_masked_as_long_as_the_values_are_there(tmp_path: Path) -> None:
+    """They are in a file of the run's directory, which goes then."""
+    run = RunDir(str(tmp_path / "run"))
+    Path(run.artifacts).mkdir(parents=True)
+    write_record(RunDir(run.path).slurm_job, SlurmJob(name="batch", id="7"))
+    Path(run.path, "slurm.out").write_text("no such token: correct-horse\n")
+    Path(run.junit).write_text("<testcase name='correct-horse'/>")
+    write_record(run.secrets, Secrets({"TOKEN": "correct-horse", "EMPTY": ""}))
+    status = jobs.record_end(run.path, SlurmJobState("FAILED", node="n1"))
+    assert status.masked
+    assert not [path for path in Path(run.path).rglob("*") if path.is_file() and b"correct" in path.read_bytes()]
+    assert Path(run.junit).read_text() == "<testcase name='***'/>"
+
+
+@pytest.mark.parametrize(
+    ("state", "over", "on_node"),
+    [
+        ("PENDING", False, False),
+        ("RUNNING", False, True),
+        ("COMPLETING", False, True),
+        ("A_STATE_OF_TOMORROW", False, False),
+        ("COMPLETED", True, False),
+        ("PREEMPTED", True, False),
+        (jobs.UNKNOWN, True, False),
+    ],
+)
+def test_only_known_terminal_states_are_over(state: str, over: bool, on_node: bool) -> None:
+    assert (SlurmJobState(state).is_over, SlurmJobState(state).is_on_node) == (over, on_node)
+
+
+def test_what_sacct_says() -> None:
+    output = jobs.parse_sacct(
+        "10|CANCELLED by 1000|0:15|gpu1\n11|OUT_OF_MEMORY|0:125|gpu2\n12|CANCELLED||None assigned\n"
+    )
+    assert output == {
+        "10": SlurmJobState("CANCELLED", node="gpu1", exit_code=143),
+        "11": SlurmJobState("OUT_OF_MEMORY", node="gpu2", exit_code=253),
+        "12": SlurmJobState("CANCELLED"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("squeue", "others", "code"),
+    [
+        ("0", "0:0", 0),
+        ("1024", "4:0", 4),
+        ("35072", "137:0", 137),
+        ("9", "0:9", 137),
+        ("4:0", "4:0", 4),
+        ("", "", None),
+    ],
+)
+def test_an_exit_code_is_read_as_each_program_prints_it(squeue: str, others: str, code: int | None) -> None:
+    """22.05's squeue prints what wait(2) gave."""
+    queued = jobs.parse_squeue(f"10|FAILED|N/A|gpu1|{squeue}|NonZeroExitCode|\n")["10"]
+    assert queued.exit_code == code
+    assert jobs.parse_sacct(f"10|FAILED|{others}|gpu1\n")["10"].exit_code == code
+    assert jobs.parse_squeue("10|COMPLETING|N/A|gpu1|0|None|\n")["10"].exit_code is None, "it goes on"
+
+
+# -- outcomes --------------------------------------------------------------------------------------------------------
+
+WAITS = Status("running", "waiting")
+BEGUN = Status("running", pid=1, boot_id="b")
+CUT = Status("ended", pid=1, boot_id="b", end="cancelled")
+TERMINATED = Status("ended", pid=1, boot_id="b", end="exit", exit_code=143)
+KEPT = "the agent's status"
+
+
+@pytest.mark.parametrize(
+    ("slurm", "status", "end", "code"),
+    [
+        # A signal ended it: the agent cannot know why, Slurm does.
+        ("TIMEOUT", CUT, "timeout", None),
+        ("DEADLINE", BEGUN, "timeout", None),
+        ("CANCELLED", CUT, "cancelled", None),
+        ("PREEMPTED", CUT, "exit", 125),
+        ("OUT_OF_MEMORY", BEGUN, "exit", 137),
+        ("NODE_FAIL", BEGUN, None, None),
+        ("BOOT_FAIL", WAITS, "exit", 125),
+        # Nothing of Slurm's ended it.
+        ("FAILED", CUT, KEPT, None),
+        ("COMPLETED", CUT, KEPT, None),
+        # The batch script ended without the agent's status.
+        ("FAILED", BEGUN, None, None),
+        ("FAILED", WAITS, "exit", 125),
+        # Nobody knows it any more.
+        (UNKNOWN, BEGUN, None, None),
+        (UNKNOWN, WAITS, None, None),
+        (UNKNOWN, CUT, None, None),
+        # The signal reached the job's processes before the agent.
+        (UNKNOWN, TERMINATED, None, None),
+        ("FAILED", TERMINATED, KEPT, None),
+        # Cancelled before it began.
+        ("CANCELLED", WAITS, "cancelled", None),
+    ],
+)
+def test_slurm_decides_how_an_interrupted_run_ended(slurm: str, status: Any, end: str | None, code: int | None) -> None:
+    outcome = job_outcome(SlurmJobState(slurm, node="gpu1"), status, "python3: command not found")
+    if end == KEPT:
+        assert outcome is None
+    else:
+        assert outcome is not None
+        assert (outcome[0], outcome[2]) == (end, code)
+
+
+CLAIMS = [  # the end and the code of status.json, Slurm's code → that which counts
+    ("exit", 0, 0, None),
+    ("exit", 0, 4, 4),
+    ("exit", 3, 0, None),
+    ("exit", 125, 4, 4),
+    ("exit", 137, 137, None),
+    ("exit", 137, 9, None),  # as sacct has it
+    ("cancelled", None, 130, None),
+    ("cancelled", None, 4, 4),
+    ("timeout", None, 124, None),
+    ("error", None, 1, None),
+    ("exit", 0, None, None),
+]
+
+
+@pytest.mark.parametrize(("end", "code", "slurms", "counts"), CLAIMS)
+def test_a_failure_that_slurm_saw_counts_whatever_the_status_says(
+    end: Any, code: int | None, slurms: int | None, counts: int | None
+) -> None:
+    state = SlurmJobState("FAILED" if slurms else "COMPLETED", exit_code=slurms)
+    outcome = job_outcome(state, Status(state="ended", end=end, exit_code=code))
+    assert (outcome and (outcome[0], outcome[2])) == (counts and ("exit", counts))
