@@ -24,7 +24,15 @@ from ..processes import run_program
 from ..records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay
 from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, secret_values, write_record
 from .docker_argv import ENGINES, NONE, PODMAN, DockerArgvError, DockerRun, is_run, option, parse_run, render
-from .rewrite import client_environment, command, container_environment, qualified_image, rewrite, rewrite_other
+from .rewrite import (
+    CATATONIT,
+    client_environment,
+    command,
+    container_environment,
+    qualified_image,
+    rewrite,
+    rewrite_other,
+)
 
 _LOCK_SECONDS, _INSPECT_SECONDS = 60.0, 30.0
 PROBE = "/ci-tasks-probe"  # where the probe is in a container
@@ -71,7 +79,7 @@ class _Adapter:
             variables = _image_variables(image, program)
         with self._calls() as calls:
             number = 1 + sum(is_run(call.ci) for call in calls)
-            here, deviations = rewrite(run, rules, number)
+            here, deviations = rewrite(run, rules, number, os.path.exists(CATATONIT))
             here = dataclasses.replace(here, image=image)
             if probe is not None and variables is not None:
                 here = self._with_probe(here, variables, probe.overlays)

@@ -37,6 +37,7 @@ from .docker_argv import (
     parse_run,
 )
 
+CATATONIT = "/usr/libexec/podman/catatonit"  # podman's init, which does not come with podman
 _REMOVED = "removed by ci-tasks once its logs are copied"
 # Could start a container that ci-tasks would not find again.
 _REFUSED = ("create", "run", "compose", "stack", "service", "swarm")
@@ -45,8 +46,11 @@ _REFUSED = ("create", "run", "compose", "stack", "service", "swarm")
 _NO_PROXY, _NO_LIMIT = DockerOption("http-proxy", "false", ("--http-proxy=false",)), option("pids-limit", "-1")
 
 
-def rewrite(run: DockerRun, rules: ContainerRules, number: int = 1) -> tuple[DockerRun, list[Deviation]]:
-    """CI's run as this host runs it, and the deviations. It is the `number`th run of its script, counted from 1."""
+def rewrite(
+    run: DockerRun, rules: ContainerRules, number: int = 1, has_init: bool = True
+) -> tuple[DockerRun, list[Deviation]]:
+    """CI's run as this host runs it, and the deviations. It is the `number`th run of its script, counted from 1.
+    `has_init`: podman has its init here. Without one, a container that ignores SIGTERM ends after a grace period."""
     deviations: list[Deviation] = []
 
     def note(*texts: str) -> None:
@@ -80,7 +84,7 @@ def rewrite(run: DockerRun, rules: ContainerRules, number: int = 1) -> tuple[Doc
     volumes = (path for path in rules.volumes if posixpath.normpath(path) not in taken)
     labels = [f"{key}={value}" for key, value in rules.labels.items()]
     add("labels", {label: option("label", label) for label in labels}, "so that leftovers of a run are recognised")
-    if rules.runtime == DOCKER and not run.has("init"):
+    if not run.has("init") and (rules.runtime == DOCKER or (rules.runtime == PODMAN and has_init)):
         add("init", {"--init": option("init")}, "so that SIGTERM stops the container")
     add("env", {name: option("env", name) for name in rules.env}, "what ci-tasks hands to the run")
     add("volumes", {path: option("volume", f"{path}:{path}") for path in volumes}, "directories of the run")

@@ -15,6 +15,7 @@ import pytest
 
 from ci_tasks.agent.containers import adapter
 from ci_tasks.agent.containers.docker_argv import ContainerRules
+from ci_tasks.agent.containers.rewrite import CATATONIT
 from ci_tasks.agent.probe.evidence import write_files
 from ci_tasks.agent.records import DockerInvocation, DockerInvocations, Plan, ProbeOverlay, ProbeRules, read_events
 from ci_tasks.agent.run_directory import RunDir, read_record, write_record
@@ -117,7 +118,8 @@ def test_the_real_docker_gets_the_rewritten_words_and_its_exit_code_is_ours(host
 
 def test_podman_runs_where_the_host_says_so(host: Host) -> None:
     host.rules(runtime="podman")
-    host.expect("run", "--device", "nvidia.com/gpu=all", "--http-proxy=false", "--pids-limit", "-1", "img")
+    init = ["--init"] if os.path.exists(CATATONIT) else []
+    host.expect("run", "--device", "nvidia.com/gpu=all", *init, "--http-proxy=false", "--pids-limit", "-1", "img")
     done = host.docker("container", "run", "--gpus", "all", "img")
     assert (done.returncode, done.stdout) == (REAL_EXIT, "real podman ran\n")
     assert host.journal()[0].runtime == "podman"

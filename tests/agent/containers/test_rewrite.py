@@ -156,14 +156,15 @@ def test_what_podman_refuses_is_put_in_its_words_and_it_gets_dockers_defaults(
     argv: list[str], expected: list[str], lost: list[str]
 ) -> None:
     run, deviations = rewrite(parse_run(["run", "--privileged", *argv, "img"]), ContainerRules("podman"))
-    defaults = ["--http-proxy=false", "--pids-limit", "-1"]
+    defaults = ["--init", "--http-proxy=false", "--pids-limit", "-1"]
     assert render(run) == ["run", "--privileged", *expected, *defaults, "img"]
-    assert _whats(deviations) == ["runtime", *lost]
+    assert _whats(deviations) == ["init", "runtime", *lost]
 
 
-def test_podman_keeps_a_limit_of_cis_and_gets_no_init_that_ci_does_not_give() -> None:
-    run, deviations = rewrite(parse_run(["run", "--pids-limit=9", "--init", "img"]), ContainerRules("podman"))
-    assert render(run) == ["run", "--pids-limit=9", "--init", "--http-proxy=false", "img"]
+def test_podman_keeps_a_limit_of_cis_and_gets_an_init_only_if_it_has_one() -> None:
+    ci = parse_run(["run", "--pids-limit=9", "img"])
+    run, deviations = rewrite(ci, ContainerRules("podman"), has_init=False)
+    assert render(run) == ["run", "--pids-limit=9", "--http-proxy=false", "img"]
     assert _whats(deviations) == ["runtime", "capabilities"]
 
 
