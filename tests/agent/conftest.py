@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -112,7 +113,8 @@ def new_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     for run in runs:
         status = run.status()
         if process.alive(status):
-            os.kill(status.pid or 0, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ends by itself just now
+                os.kill(status.pid or 0, signal.SIGKILL)
         process.kill_all(str(run.path), process.orphaned_group(status, str(run.path)))
 
 
