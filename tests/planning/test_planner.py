@@ -33,7 +33,7 @@ DOCKER = HostSpec("box")
 SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
 BOTH = ["code", "PYTEST_ADDOPTS", "timeout"]
 IN_DOCKER = ["name", "labels", "init", "env", "volumes"]
-IN_PODMAN = ["container", "name", "labels", "env", "volumes", "runtime", "capabilities"]
+IN_PODMAN = ["container", "name", "labels", "init", "env", "volumes", "runtime", "capabilities"]
 
 STEPS = "    steps:\n      - name: Run\n        run: pytest\n"
 MATRIX = "    strategy: {matrix: {info: [{num_gpus: 2, test_file: a.py}, {num_gpus: 0, test_file: b.py}]}}\n"
