@@ -89,26 +89,30 @@ class TreeStore:
             self._update(parts, os.path.abspath(workspace), retry, run_dir)
 
     def _update(self, parts: Sequence[CheckoutPart], workspace: str, retry: Retry, run_dir: str) -> None:
-        note = os.path.join(os.path.dirname(workspace), "retries")  # the retry that has, or had, it last
-        own = retry.directories[-1]
-        for run in (own, os.fsdecode(content_of(note)) or own):
+        # Beside the workspace: the retry that has, or had, it last, and the tree that it made, "" if it broke off.
+        note, own = os.path.join(os.path.dirname(workspace), "retries"), retry.directories[-1]
+        last, _, before = (os.fsdecode(content_of(note)) or "%s\n%s" % (own, retry.tree)).partition("\n")
+        for run in (own, last):
             if liveness.is_alive(RunDir(run), read_status_if_readable(RunDir(run))):
                 raise NotKept("the run has not ended" if run == own else "another retry runs in its workspace")
         if os.path.islink(workspace) or not os.path.isdir(os.path.join(workspace, ".git")):
             raise NotKept("its workspace %s is gone" % workspace)
+        if not before:
+            raise NotKept("an earlier retry broke off while it changed the workspace")
         tree = parts[0].flat or parts[0].tree
         with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
             index, theirs = os.path.join(scratch, "index"), quoted(os.path.join(workspace, ".git/objects"))
             git = Git(self.path, workspace, GIT_INDEX_FILE=index, GIT_ALTERNATE_OBJECT_DIRECTORIES=theirs)
-            git.run("read-tree", retry.tree)
+            git.run("read-tree", before)
             git.run("update-index", "-q", "--refresh")
             changed = set(git.split("diff-files", "--name-only", "-z"))
-            changed -= set(git.split("diff-tree", "-r", "-z", "--name-only", "--no-renames", retry.tree, tree))
+            changed -= set(git.split("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, tree))
             if changed:
                 names = ", ".join(repr(os.fsdecode(name)) for name in sorted(changed)[:5])
                 raise NotKept("files of the checkout have changed since: " + names)
-            replace_file(note, os.fsencode(run_dir))
+            replace_file(note, os.fsencode(run_dir + "\n"))
             write_workspace(self.path, parts, workspace, index, self._lend, keep_files=True)
+        replace_file(note, os.fsencode(run_dir + "\n" + tree))
 
     def prune(self, days: float, now: Optional[float] = None) -> bool:
         """Remove what killed processes left, empty a store that is older than `days` days, and make one pack of many.

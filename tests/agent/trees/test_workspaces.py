@@ -365,6 +365,33 @@ def test_a_file_that_only_the_job_has_changed_is_an_error_and_one_that_both_chan
     assert kept.files[:2] == ["new\n", "new\n"]
 
 
+def test_a_second_retry_of_a_run_begins_with_the_tree_that_the_first_one_made(kept: Kept) -> None:
+    top, inner = with_submodule(kept.host, "new\n")
+    listed = git(kept.host.source, "ls-tree", top.flat)
+    blob = listed.split()[2]
+    flat = git(kept.host.source, "mktree", "--missing", input=f"{listed}100644 blob {blob}\tmore\n").strip()
+    tree = git(kept.host.source, "ls-tree", top.tree)
+    more = git(kept.host.source, "mktree", "--missing", input=f"{tree}100644 blob {blob}\tmore\n").strip()
+    commits = [git(kept.host.source, "commit-tree", each, "-m", "x").strip() for each in (flat, more)]
+    kept.host.store.receive([kept.host.pack(CheckoutPart("", commits[0], flat))])
+    part = CheckoutPart("", commits[1], more, flat)
+    kept.host.store.receive([kept.host.pack(part)])
+    kept.update([part, inner])
+    assert (kept.workspace / "more").exists()
+    kept.update(kept.old)
+    assert not (kept.workspace / "more").exists() and kept.files == ["old\n", "old\n", "by the job\n"]
+
+
+def test_an_update_that_broke_off_is_not_continued(kept: Kept) -> None:
+    new = with_submodule(kept.host, "new\n")
+    with pytest.raises(StoreError):
+        kept.update([new[0], replace(new[1], commit="1" * 40)])
+    for part in new:
+        kept.host.store.receive([kept.host.pack(part)])
+    with pytest.raises(NotKept, match="broke off"):
+        kept.update(new)
+
+
 def _link_for_submodule(w: Path) -> None:
     (w / "sub").rename(w.parent / "outside")
     (w / "sub").symlink_to(w.parent / "outside")
