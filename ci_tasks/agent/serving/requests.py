@@ -182,10 +182,10 @@ class Session:
     def _mask(self, run: RunDir, values: Mapping[str, str]) -> None:
         """Mask secrets if the run's agent did not. Raises ValueError, OSError."""
         status = run_directory.read_status_if_readable(run)
+        if status.masked:  # nothing may come to it any more
+            return
         if status.has_ended:
             collect_left_evidence(run)
-        if status.masked:
-            return
         names = status.secrets if status.exists else run_directory.read_plan(run).secrets
         missing = [name for name in names if name not in values]
         if missing:

@@ -420,7 +420,8 @@ def record_end(run_dir: str, end: SlurmJobState | Outcome) -> Status:
         if outcome is not None:
             if not (status.concluded and outcome[1] == status.error):
                 status = _ended(status, outcome, AppendedLog(paths.log, values))
-            collect_left_evidence(paths)
+            if not status.masked:
+                collect_left_evidence(paths)
         if values and not status.masked:  # what an agent that died could not
             status = replace(masked_record(status, values), masked=True)
             shutil.rmtree(mask_run(paths, values) or os.devnull, ignore_errors=True)

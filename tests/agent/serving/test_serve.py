@@ -145,10 +145,13 @@ def test_the_files_of_an_agent_that_died_before_it_masked_are_masked_before_they
     os.makedirs(path)
     write_record(run.status, Status(state="ended", secrets=("TOKEN",), masked=masked))
     Path(run.agent_log).write_text("it is s3cret")
+    os.mkdir(run.evidence)  # by a program that outlived the run
+    Path(run.evidence, "1-1-a.jsonl").write_text('{"event": "start", "pid": 1, "start": 1, "argv": ["s3cret"]}\n')
     client.ask(Request("collect", path, secrets=given))
     assert ("s3cret" in Path(run.agent_log).read_text()) is left
     assert (b"agent.log" in client.data) is (masked or bool(given))
     assert (b"s3cret" in client.data) is masked
+    assert not (masked and os.path.exists(run.evidence_file)), "what came later is not masked"
 
 
 def test_a_client_that_says_goodbye_leaves_the_server_to_the_next_one(tmp_path: Path) -> None:
