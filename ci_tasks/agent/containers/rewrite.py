@@ -89,7 +89,7 @@ def rewrite(
     add("env", {name: option("env", name) for name in rules.env}, "what ci-tasks hands to the run")
     add("volumes", {path: option("volume", f"{path}:{path}") for path in volumes}, "directories of the run")
     if rules.runtime == PODMAN:
-        options = _for_podman(run, options, note)
+        options = _for_podman(run, options, has_init, note)
     return dataclasses.replace(run, options=tuple(options), image=image), deviations
 
 
@@ -160,7 +160,9 @@ def _variable(item: DockerOption) -> tuple[str, str]:
 # -- podman ----------------------------------------------------------------------------------------------------------
 
 
-def _for_podman(run: DockerRun, options: Sequence[DockerOption], note: Callable[..., None]) -> list[DockerOption]:
+def _for_podman(
+    run: DockerRun, options: Sequence[DockerOption], has_init: bool, note: Callable[..., None]
+) -> list[DockerOption]:
     """A rewritten run's options in podman's words, with docker's defaults."""
     note("runtime", DOCKER, PODMAN, "hosts.yaml runtime: podman")
     ipc = run.last("ipc")
@@ -173,6 +175,8 @@ def _for_podman(run: DockerRun, options: Sequence[DockerOption], note: Callable[
             here += devices
         elif (item.name, ipc) == ("shm-size", "host") or (item.name, item.value) == ("memory-swap", "0"):
             note(item.name, " ".join(item.argv), "(none)", "podman rejects it; in docker it has no effect")
+        elif item.name == "init" and not has_init:
+            note("init", "--init", "(none)", f"podman needs {CATATONIT}, which is not here")
         else:
             here.append(item)
     if not run.is_on("privileged"):

@@ -166,6 +166,10 @@ def test_podman_keeps_a_limit_of_cis_and_gets_an_init_only_if_it_has_one() -> No
     run, deviations = rewrite(ci, ContainerRules("podman"), has_init=False)
     assert render(run) == ["run", "--pids-limit=9", "--http-proxy=false", "img"]
     assert _whats(deviations) == ["runtime", "capabilities"]
+    with_init = parse_run(["run", "--init", "--pids-limit=9", "img"])
+    assert render(rewrite(with_init, ContainerRules("podman"))[0])[1] == "--init"
+    run, deviations = rewrite(with_init, ContainerRules("podman"), has_init=False)
+    assert ("--init" in render(run), _whats(deviations)) == (False, ["runtime", "init", "capabilities"])
 
 
 def test_a_name_without_registry_is_docker_hubs() -> None:
