@@ -54,6 +54,7 @@ class GpuSampler:
     def start(self) -> None:
         """Does nothing for a run without GPUs, or on a host without nvidia-smi."""
         if self._plan.gpus and not self._plan.is_simulated and shutil.which("nvidia-smi"):
+            self._began = time.time()  # what was before, while the run waited, is not its own
             self._thread.start()
 
     def close(self) -> None:

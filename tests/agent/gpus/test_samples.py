@@ -5,8 +5,10 @@ stays small however long a run takes.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +18,9 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.containers.docker_argv import ContainerRules
-from ci_tasks.agent.gpus import samples
+from ci_tasks.agent.gpus import nvidia_smi, samples
 from ci_tasks.agent.gpus.samples import GpuSampler, merged, process_owner, read_gpu_samples, rows_of
-from ci_tasks.agent.records import GpuProcessSample, GpuSample, Plan
+from ci_tasks.agent.records import GpuProcessSample, GpuSample, Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir
 
 if TYPE_CHECKING:
@@ -109,6 +111,27 @@ def test_a_process_with_the_runs_mark_is_the_runs(tmp_path: Path, until: Until) 
         until(lambda: process_owner(str(tmp_path), Plan(), list, pid) == "run")
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+def test_what_happened_to_the_gpus_while_the_run_waited_is_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, asked = [100.0], dict[str, list[str]]()
+
+    def ask(queries: dict[str, list[str]], _: float) -> dict[str, QueryAnswer]:
+        asked.update(queries)
+        return dict.fromkeys(queries, QueryAnswer(1))
+
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(shutil, "which", str)
+    monkeypatch.setattr(samples, "run_program", lambda *_: QueryAnswer(1))
+    monkeypatch.setattr(samples, "ask", ask)
+    run = RunDir(str(tmp_path))
+    sampler = GpuSampler(run, run, Plan(gpus=1), list, list)
+    now[0] = 200.0
+    sampler.start()
+    sampler.close()
+    assert asked[nvidia_smi.JOURNAL][-2:] == ["--since", "@200"]
 
 
 CONTAINER, OTHER = "a" * 64, "b" * 64
