@@ -93,8 +93,13 @@ class EvidenceFile:
         if len(line) > self.left - reserved:
             return False
         self.left -= len(line)
-        with open(self.path, "ab", buffering=0) as file:  # not by its number: the job may have closed that
-            file.write(line)
+        is_open = os.path.realpath("/proc/self/fd/%d" % self.number) == self.path  # the job may have closed it
+        file = self.number if is_open else os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(file, line)
+        finally:
+            if not is_open:
+                os.close(file)
         return True
 
     def note_environ(self) -> None:
@@ -168,9 +173,9 @@ def json_text(value: "Any") -> str:
 # -- where a module comes from: no import, no search -------------------------------------------------------------------
 
 
-def module_facts(name: str) -> "dict[str, Any]":
-    """The fields of ImportedModule."""
-    origin = top = _origin(_attributes(name).get("__spec__"))
+def module_facts(name: str, spec: "Any" = None) -> "dict[str, Any]":
+    """The fields of ImportedModule, by its spec if its import has only begun."""
+    origin = top = _origin(spec or _attributes(name).get("__spec__"))
     for _ in range(name.count(".") + 1 + os.path.basename(top).startswith("__init__.")):
         top = os.path.dirname(top)
     installed = (each for each in _distributions(top) if each[1].replace("-", "_").lower() == name.replace(".", "_"))
@@ -243,9 +248,11 @@ def loaded_modules(watched: "tuple[str, ...]", overlays: "Overlays | None") -> "
 
 
 class ImportNotes:
-    """The first finder of `sys.meta_path`, which finds nothing itself: it calls functions with what was imported."""
+    """The first finder of `sys.meta_path`, which finds nothing itself: it calls functions with what was imported, and
+    those of `begun` with the spec of what is about to be, whose code may fail or never end."""
 
     def __init__(self) -> None:
+        self.begun: "dict[str, Callable[[Any], None]]" = {}
         self.functions: "dict[str, list[Callable[[Any], None]]]" = {}
         self.spec_class = _announcing_spec(self)
 
@@ -257,10 +264,16 @@ class ImportNotes:
 
     @quiet
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        spec = next(_specs(name, path, self), None) if target is None and name in self.functions else None
+        is_asked_for = target is None and (name in self.functions or name in self.begun)
+        spec = next(_specs(name, path, self), None) if is_asked_for else None
         if type(spec) is type(sys.__spec__):
             spec.__class__ = self.spec_class
         return spec
+
+    @quiet
+    def begin(self, spec: "Any") -> None:
+        if spec.name in self.begun:
+            self.begun[spec.name](spec)
 
     def end(self, name: str) -> None:
         for function in self.functions.pop(name, ()) if name in sys.modules else ():  # else its code failed
@@ -268,8 +281,8 @@ class ImportNotes:
 
 
 def _announcing_spec(imports: ImportNotes) -> "Any":
-    """A class of specs that tell when their import ends. importlib sets `_initializing` around a module's code; a
-    loader of ours would be a frame in the traceback of each exception that comes out of an import."""
+    """A class of specs that tell when their import begins and ends. importlib sets `_initializing` around a module's
+    code; a loader of ours would be a frame in the traceback of each exception that comes out of an import."""
     plain: "Any" = type(sys.__spec__)
 
     class ModuleSpec(plain):  # type: ignore[misc, unused-ignore]
@@ -280,7 +293,9 @@ def _announcing_spec(imports: ImportNotes) -> "Any":
         @_initializing.setter
         def _initializing(self, value: bool) -> None:
             self.__dict__["_initializing"] = value
-            if not value:
+            if value:
+                imports.begin(self)
+            else:
                 self.__class__ = plain
                 imports.end(self.name)
 
@@ -506,8 +521,8 @@ def begin(directory: str, packages: "tuple[str, ...]", hooks: "dict[str, str]", 
         file.write("end", {"end": how, "imports": loaded_modules(watched, finder)}, reserved=0)
         file.left = 0  # once
 
-    def note_import(name: str) -> None:
-        file.write("import", {"imports": [module_facts(name)]})
+    def note_import(spec: "Any") -> None:
+        file.write("import", {"imports": [module_facts(spec.name, spec)]})
         file.note_packages()
 
     import atexit
@@ -516,8 +531,7 @@ def begin(directory: str, packages: "tuple[str, ...]", hooks: "dict[str, str]", 
     os.register_at_fork(after_in_child=after_fork)
     sys.meta_path.insert(0, imports)
     imports.when_imported("torch", lambda _: set_flight_recorder(file.directory, file.path))
-    for name in watched:
-        imports.when_imported(name, lambda _, name=name: note_import(name))  # type: ignore[misc]
+    imports.begun.update(dict.fromkeys(watched, note_import))
     hook_exceptions(exceptions)
     hook_workers(exceptions, imports, end)
     for module, hook in hooks.items():

@@ -185,11 +185,30 @@ def test_imported_packages_have_their_origin_version_and_commit(python: Interpre
     assert python("-c", text, env={"PYTHONPATH": f"{tree}"})[0] == 1  # there is no `special`
     process = python.only_process()
     noted = [(module.name, module.package_version) for module in process.imports]
-    assert noted[:3] == [("torch", "2.11.0+cu128"), ("slime", "0.9"), ("megatron.core", "0.9")]
+    assert noted[:3] == [("torch", "2.11.0+cu128"), ("slime", ""), ("megatron.core", "")]
     found = {module.name: module for module in process.imports}
     assert (found["torch"].origin, found["torch"].commit) == (str(python.packages / "torch" / "__init__.py"), "")
     assert (found["slime"].package_version, found["slime"].commit) == ("0.9", "a" * 40)
     assert python.evidence().packages[process.packages]["torch"] == "2.11.0+cu128"
+
+
+def test_a_package_whose_import_fails_is_noted(python: Interpreter) -> None:
+    python.install(torch__cuda="")
+    (python.packages / "torch" / "__init__.py").write_text("raise OSError('libcudart.so')\n")
+    assert python("-c", "import torch")[0] == 1
+    assert [module.name for module in python.only_process().imports] == ["torch"]
+
+
+def test_an_exception_is_noted_by_a_process_that_can_open_no_file(python: Interpreter) -> None:
+    text = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))
+files = []
+while True:
+    files.append(open("/dev/null"))
+"""
+    assert python("-c", text)[0] == 1
+    assert [failure.chain[0].type for failure in python.only_process().exceptions] == ["builtins.OSError"]
 
 
 def test_a_package_that_is_only_searched_for_is_not_noted(python: Interpreter) -> None:
