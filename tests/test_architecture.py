@@ -320,7 +320,7 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 2_450,
     "ci_tasks/*.py": 1_018,
-    "ci_tasks/agent": 6_253,
+    "ci_tasks/agent": 6_300,
     "ci_tasks/checkout": 605,
     "ci_tasks/cli": 1_242,
     "ci_tasks/features": 5_723,
@@ -332,7 +332,7 @@ BUDGETS = {
     "ci_tasks/run": 2_707,
     "ci_tasks/trials": 1_572,
     "ci_tasks/workflow": 1_969,
-    "tests": 32_701,
+    "tests": 32_800,
 }
 
 

@@ -103,13 +103,13 @@ def _files(run: RunDir, plan: Plan, containers: List[RunContainer], began: float
         for container in containers:
             yield from _in_container(container, path, deadline)
         if plan.container_runtime == "none":
-            yield from _on_host("host", os.path.realpath(path), path, began - CLOCK_SLACK, excluded=own)
+            yield from _on_host("host", os.path.realpath(path), path, began - CLOCK_SLACK, deadline, excluded=own)
     # Containers without a daemon have their /tmp in the run directory.
     for ray in ("ray", "tmp/ray"):
         sessions = os.path.join(glob.escape(own), "tmp", "container-*", ray, "session_*[0-9]")
         for session in sorted((path for path in glob.glob(sessions) if not os.path.islink(path)), reverse=True):
             place, path = os.path.relpath(session, own).split("/")[1], "%s/%s" % (RAY, os.path.basename(session))
-            yield from _on_host(place, os.path.join(session, "logs"), path + "/logs", 0.0)
+            yield from _on_host(place, os.path.join(session, "logs"), path + "/logs", 0.0, deadline)
 
 
 def artifact_paths(plan: Plan) -> List[str]:
@@ -158,9 +158,12 @@ def _in_container(container: RunContainer, path: str, deadline: float) -> Iterat
         process.wait()
 
 
-def _on_host(place: str, top: str, path: str, since: float, excluded: str = "") -> Iterator[_File]:
+def _on_host(place: str, top: str, path: str, since: float, deadline: float, excluded: str = "") -> Iterator[_File]:
     """The plain files in `top` that changed since, under the names that they have below `path`."""
     for file in _files_below(top, excluded):
+        if time.monotonic() > deadline:
+            yield place, path, 0, "not all of it was copied within %.0f s" % MAX_SECONDS
+            return
         with suppress(OSError), open_file(file, follow_link=False) as source:  # not a link, a socket, another's
             info = os.fstat(source.fileno())
             is_foreign = path == RAY_LOGS and info.st_uid != os.geteuid()  # the latest session may be another's

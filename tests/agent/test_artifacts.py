@@ -130,6 +130,16 @@ def test_a_path_inside_another_is_taken_once() -> None:
     assert artifacts.artifact_paths(plan) == ["/out", "/outer", LOGS]
 
 
+def test_a_host_that_has_too_many_files_is_named_once(
+    take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "MAX_SECONDS", 0.0)
+    for name in "abc":
+        (tmp_path / name).touch()
+    files = take(runtime="none", artifacts=(str(tmp_path),))
+    assert left_out(files) == {str(tmp_path): "not all of it was copied within 0 s"}
+
+
 def test_only_what_changed_since_the_run_began_is_taken_from_the_host(run: Run, take: Take, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "sub").mkdir(parents=True)
