@@ -23,7 +23,7 @@ EXIT_USAGE = 2
 EXIT_BUG = 70
 EXIT_BLOCKED = 125
 EXIT_CANCELLED = 130
-EXIT_CLOSED_PIPE = 141  # as a program that SIGPIPE ended: nobody saw the result, so it is not 0
+EXIT_CLOSED_PIPE = 141  # as a program that SIGPIPE ended: the result was not read, so it is not 0
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

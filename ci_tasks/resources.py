@@ -52,7 +52,7 @@ def shown(file: Path) -> str:
 
 
 def make_home() -> Path:
-    """The same directory, which is there now; nobody else may enter one that is made here: logs are in it."""
+    """The same directory, which exists now; one that is made here is closed to other users: logs are in it."""
     path = home()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path

@@ -109,7 +109,7 @@ def _become_agent(run_dir: str, write: int) -> None:
 
 
 def detach(stdin: Optional[int] = None, stdout: Optional[int] = None, keep: int = 2) -> None:
-    """Leave the session of whoever forked this process, and close its files, pipes and locks, apart from these."""
+    """Leave the session of the process that forked this one, and close its files, pipes and locks, apart from these."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for number, file in enumerate((stdin, stdout, None)):

@@ -5,8 +5,8 @@ plan.json         Plan             the client, once; the last file that makes th
 claims.json       RunDescription   the client, in the place of plan.json, of a run that another client began
 run.sh            -                the client: the job's script
 bin/agent.pyz     -                the client: the agent; bin/docker is its container adapter
-client.lock       -                the client, where the run ends with it: whoever waits for the run locks it
-status.json       Status           the agent, every two seconds; on Slurm also whoever records the job's end
+client.lock       -                the client, where the run ends with it: a client that waits for the run locks it
+status.json       Status           the agent, every two seconds; on Slurm also the process that records the job's end
 log               -                the agent: the job's output, secrets masked
 evidence/         -                the job's Python processes, where they have the probe: see ci_tasks.agent.probe
 evidence.jsonl    RunEvidence      the agent at the end of the run: what it took from there
@@ -16,7 +16,7 @@ gpu.csv           GpuSample        the agent: a row every two seconds for each G
 environment.json  Environment      the agent at the end of the run: driver, GPUs, images
 agent.log         -                the agent: tracebacks of its own bugs
 hang/             HangFacts        facts.json: the agent, of a run that is silent for long; stacks.txt for people
-hang.request      -                whoever asks the agent to look at the run's processes
+hang.request      -                a client that asks the agent to look at the run's processes
 artifacts/        LeftOut          left-out.json: files that were not collected, and why
 slurm.json        SlurmJob         the host that submits the run to Slurm
 attempt.json      SlurmStart       the agent on a compute node: which process has the run
@@ -626,7 +626,7 @@ class QueryAnswer:
 @dataclass(frozen=True)
 class RemoteLocation:
     """Where a run is, as its host was called then: hosts.yaml may say something else by now. An `adopted` one was begun
-    by somebody else; of a `complete` one everything is here.
+    by another person; of a `complete` one everything is here.
     `persist`: the connection to it may be kept."""
 
     host: str

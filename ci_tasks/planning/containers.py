@@ -80,7 +80,7 @@ def exclusive(host: HostSpec, texts: Iterable[str], *, starts_ray: bool) -> tupl
 
 # -- where paths lie ---------------------------------------------------------------------------------------------------
 
-HOME = "/root"  # of whoever a container's job is, as images for training have it
+HOME = "/root"  # of a container's user, as images for training have it
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 
 

@@ -33,7 +33,7 @@ _tmp=$CI_TASKS_RUN_DIR/tmp
 if [ -n "${_before:-}" ] && [ -z "${CI_TASKS_INSIDE:-}" ]; then  # a container does not see it there
   cp -- "$_before/tmp/later" "$_tmp/before" || blocked "$_before is gone, so its steps cannot be continued"
 fi
-# A login shell reads /etc/profile, which sets PATH anew on Debian and so hides the venv and the container adapter: what
+# A login shell reads /etc/profile, which replaces PATH on Debian and so hides the venv and the container adapter: what
 # it was started with comes first again. Bash expands the value of BASH_ENV itself; other shells do nothing there.
 if [ -z "${CI_TASKS_INSIDE:-}" ]; then
   cat > "$_tmp/login-shell" << 'END_OF_LOGIN_SHELL' || blocked "cannot write in $_tmp"

@@ -245,7 +245,7 @@ def _stamp(batch: str) -> str:
     return batch[: len("20260101-120000")]
 
 
-# -- how far the command of a batch is: a process that was killed writes nothing, which is found out by whoever looks
+# -- how far the command of a batch is: a process that was killed writes nothing, which the next command notices
 # next, from its pid, its start and the boot. A batch without the file was only planned.
 
 

@@ -237,7 +237,7 @@ def find_runs(name: str, config: Config, host: str | None) -> list[FoundRun]:
 
 
 def _is_called(run: RunSummary, name: str) -> bool:
-    """Whoever started it knows it without the end of its batch's name."""
+    """The person who started it knows it without the end of its batch's name."""
     return any(f"{id}.".startswith(f"{name}.") for id in (run.id, f"{_CLIENT.sub('', run.batch)}.{run.number}"))
 
 

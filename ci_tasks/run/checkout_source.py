@@ -85,7 +85,7 @@ class RunRequest:
     `fresh_env` says that no packages of earlier runs are used, `keep` that a failed run leaves its container and
     workspace. `image` replaces CI's. `rows` are whole names, and count instead of `only` where there are any.
     `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
-    `slots` is how many rows without GPUs may run at once where nobody is there to start them one after another,
+    `slots` is how many rows without GPUs may run at once if no client starts them one after another,
     `prefetch`: what they will download comes first.
     `run_needs`: jobs whose outputs decide the rows are run here. `probe`: the row's interpreters get it.
     `files`, name → text, are put into each run directory here: what a feature needs to know of the run when it ends."""
@@ -178,7 +178,7 @@ def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
 
 
 def _usual(path: Path, rev: str | None) -> str:
-    """The workflow that is meant where nobody names one: that of a suite, else the only one. Raises CheckoutError."""
+    """The workflow that is meant if none is named: that of a suite, else the only one. Raises CheckoutError."""
     usual = usual_workflows()
     there = workflow_files(path, rev)
     candidates = [name for name in usual if name in there] or (usual if not there else there if len(there) == 1 else [])

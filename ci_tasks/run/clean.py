@@ -1,7 +1,7 @@
 """`clean`: what runs have left on a host, because a person went away, something was killed, or it was asked to stay.
 
 A run that goes on is never touched, nor is what was not fetched yet or was kept for `shell`, unless `everything` says
-so. Somebody else's runs go when they have long been over. With `everything`, and if no run stays, nothing of ours is
+so. Other people's runs go once they ended long ago. With `everything`, and if no run stays, nothing of ours is
 left on another host; on this machine the results stay.
 """
 

@@ -194,7 +194,7 @@ def _directories(checkouts: Sequence[str | Path | None]) -> Iterator[Path]:
     for checkout in checkouts:
         try:
             yield checkout.resolve() if isinstance(checkout, Path) else find_checkout(checkout)[0]
-        except CheckoutError:  # it will be an error of its own, or nobody needs one
+        except CheckoutError:  # it will be an error of its own, or none is needed
             continue
     if here := current_checkout():
         yield here

@@ -19,7 +19,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @contextmanager
 def termination_interrupts() -> Iterator[None]:
     """SIGTERM and SIGHUP raise KeyboardInterrupt as ^C does, so that a command that is ended cleans up. One that
-    somebody handles or ignores (`nohup`) stays so."""
+    is handled or ignored already (`nohup`) stays so."""
     is_main = threading.current_thread() is threading.main_thread()
     numbers = [number for number in _SIGNALS[1:] if is_main and signal.getsignal(number) is signal.SIG_DFL]
     for number in numbers:
@@ -44,7 +44,7 @@ def noticed() -> Iterator[Callable[[], bool]]:
 
 
 class Interrupts:
-    """^C for whoever runs rows, and what `termination_interrupts` makes of other signals. After `defer` it raises
+    """^C while rows run, and what `termination_interrupts` makes of other signals. After `defer` it raises
     nothing: `count` is looked at between two steps, so that no row is lost because ^C came at the very line that
     started it. After `allow` it raises as ever."""
 
@@ -89,7 +89,7 @@ class Interrupts:
         if number == signal.SIGTERM:
             self._terminated_at = time.monotonic()
         try:
-            self._previous[number](number, frame)  # somebody may wish to know, see `noticed`
+            self._previous[number](number, frame)  # a caller may wish to know, see `noticed`
         except KeyboardInterrupt:
-            if not self._is_deferred or self._pressed > _MOST:  # of so many nobody looks at `count`: something hangs
+            if not self._is_deferred or self._pressed > _MOST:  # so many are not read from `count`: something hangs
                 raise

@@ -82,7 +82,7 @@ def prepare(
 ) -> PreparedBatch:
     """Find every row that was asked for, or those of an earlier command, and its hosts. Leaves nothing where it
     raises, but for what an earlier command left. When it returns, ^C is deferred until the batch is closed. With
-    `only_plans` nobody will run the rows."""
+    `only_plans` the rows will not run."""
     specs = config.select_hosts(request.host)
     print_override_warnings(config, source)
     _check_home_outside_checkout(source)

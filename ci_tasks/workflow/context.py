@@ -26,7 +26,7 @@ from ci_tasks.workflow.values import OpenObject, Unknown, Value, index, parse_nu
 
 _UNKNOWN_SHA = "0" * 40
 _EVENT = "github.event"
-# What stands here for a value of GitHub's, in a run that nobody started there.
+# What stands here for a value of GitHub's, in a run that was not started there.
 ASSUMED = (
     *("github.event.pull_request.draft", "github.event.pull_request.merged", "github.event.pull_request.state"),
     *("github.event.pull_request.head.repo.fork", "github.base_ref", "github.event.pull_request.base.ref"),
@@ -303,7 +303,7 @@ class Resolver:
         return shown(self.value(raw, step=step))
 
     def strings(self, raw: Mapping[str, Any], *, step: Step | None = None) -> dict[str, str]:
-        """The variables of an `env`. One that is a secret or an input, and nothing else, is empty if nobody gave it."""
+        """The variables of an `env`. One that is a secret or an input, and nothing else, is empty if not given."""
         values = self.values(raw, step=step)
         return {name: "" if is_unset(value) else self.text(raw[name], step=step) for name, value in values.items()}
 
@@ -378,7 +378,7 @@ def how_to_give(names: Iterable[str]) -> str:
 
 
 def is_unset(value: object) -> bool:
-    """Whether the value is a secret or an input that nobody gave: empty in a variable, as for a fork's pull request."""
+    """Whether the value is a secret or an input, not given: empty in a variable, as for a fork's pull request."""
     return isinstance(value, Unknown) and value.absent and value.names[0].startswith(("secrets.", "inputs."))
 
 

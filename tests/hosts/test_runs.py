@@ -660,8 +660,8 @@ def test_a_second_kill_waits_for_the_host_no_more(host: PipedHost) -> None:
     remote_run = host.remote_run("echo begun; sleep 100")
     manager = started(host, remote_run)
     logged(remote_run, b"begun\n")
-    for pid in [int(read_status(RunDir(remote_run.directory)).pid or 0)]:
-        os.kill(pid, signal.SIGSTOP)
+    pid = int(read_status(RunDir(remote_run.directory)).pid or 0)
+    os.kill(pid, signal.SIGSTOP)
     manager.end(remote_run, "kill")
     manager.end(remote_run, "kill")
     aborted(remote_run, LOST)

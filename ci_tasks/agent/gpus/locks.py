@@ -14,7 +14,7 @@ nothing the GPUs stay blocked, which harms no run: no job should take them.
 
 Why no GPU is given twice, and why there is no deadlock:
 - Whatever uses a GPU holds an exclusive flock on its file; it ends with its holder, however that ends.
-- Whoever waits for GPUs holds none: the script and the agent take all that they need, or none. A run that needs all
+- A run that waits for GPUs holds none: the script and the agent take all that they need, or none. A run that needs all
   GPUs of a host waits until all are free at one moment, as in CI.
 - Locks are taken in one order: the host's named ones first, by name, then GPUs. A run that has GPUs waits for no named
   lock.
