@@ -262,9 +262,7 @@ def read_baseline(path: str) -> TrainingFacts | None:
 def _facts_of(log: Path, option: str, proofs: Sequence[str], names: Sequence[str]) -> RunFacts:
     if not log.is_file():
         raise UsageError(f"{option} names {log}, which is no file")
-    with log.open("rb") as lines:
-        is_divided = any(line.startswith(b"ci-tasks-verl: begin: ") for line in lines)  # by a step script of ours
-    return read_run(pieces_of(str(log)), proofs, () if is_divided else names)
+    return read_run(pieces_of(str(log)), proofs, names)
 
 
 def image_identity(record: RunRecord) -> str:

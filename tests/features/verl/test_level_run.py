@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +54,23 @@ def test_a_log_of_a_run_of_ours_is_divided_by_its_marks(tmp_path: Path) -> None:
     summary = judged(tmp_path, log.encode(), request)
     assert [one.training for one in summary.criteria] == ["level 1: save"]
     assert [one.outcome for one in summary.criteria[0].criteria if one.name == "successful exit"] == ["shown"]
+
+
+def test_a_line_that_level_0_of_the_log_has_too_proves_no_feature(tmp_path: Path) -> None:
+    writer, request = Writer(), LevelRequest(4, proofs=("Adapter parameters",), env={"ROUTING_REPLAY_MODE": "R3"})
+    log = writer.preflight() + "".join(writer.training(one) for one in trainings(request))
+    (found,) = judged(tmp_path, log.encode(), request).criteria
+    said = {each.outcome: each.evidence for each in found.criteria if "feature" in each.name}
+    assert "proves nothing" in said["not seen"]
+
+
+def test_a_long_log_without_lines_is_read_in_pieces(tmp_path: Path) -> None:
+    tracemalloc.start()
+    judged(tmp_path, b"x" * 30_000_000, LevelRequest(0))
+    tracemalloc.clear_traces()
+    judge_log(tmp_path / "slurm.out", LevelRequest(0))
+    assert tracemalloc.get_traced_memory()[1] < 15_000_000
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

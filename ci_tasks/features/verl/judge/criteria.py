@@ -298,7 +298,7 @@ def _exit(run: TrainingRun) -> Criterion:
 def _features(run: TrainingRun) -> Iterator[Criterion]:
     todo = "rerun with a command that activates the feature, or correct --proof"
     for pattern, line in run.facts.proofs.items() if run.training.level == 4 else ():
-        plain = run.before.facts.proofs.get(pattern) if run.before else None
+        plain = run.plain.proofs.get(pattern) if run.plain else None
         why = "proves nothing: level 0, without the feature, has such a line too" if line else "matches no line"
         if line and not plain:
             yield Criterion(FEATURE, SHOWN, repr(line.text), line.place)

@@ -196,6 +196,7 @@ class _RunReader(LineReader):
         self._outside = self._current = _TrainingReader(())
         if self._names:
             self._begin(self._names.pop(0))
+        self._is_divided = not names
 
     def needs_next_line(self) -> bool:
         return self._current.needs_next_line()
@@ -228,6 +229,10 @@ class _RunReader(LineReader):
     def _mark(self, key: str, rest: str) -> None:
         facts, (status, _, text) = self._current.facts, rest.partition(": ")
         if key == "begin":
+            if not self._is_divided:  # a step script of ours divides this log after all
+                self._is_divided = True
+                self._names.clear()
+                self.trainings.clear()
             self._begin(rest)
         elif key == "clock":
             facts.ended_at = float(rest) if _CLOCK.match(rest) else None

@@ -176,7 +176,7 @@ class LevelRun(NamedTuple):
             if facts := self.facts.trainings.get(training.name):
                 evidence = evidence_of(self.evidence, facts)
                 facts = replace(facts, failures=(*facts.failures, *_noted_failures(evidence)))
-                before = TrainingRun(training, facts, self.root, evidence, before)
+                before = TrainingRun(training, facts, self.root, evidence, before, self.facts.trainings.get("level 0"))
                 yield before
 
 
@@ -185,13 +185,14 @@ R = TypeVar("R")
 
 class TrainingRun(NamedTuple):
     """`evidence` is that of its processes, None without the probe; `root` is the Bridge checkout as the job sees it, ""
-    if it is not known. `before` is the training that ran before it."""
+    if it is not known. `before` is the training that ran before it, and `plain` level 0's."""
 
     training: Training
     facts: TrainingFacts
     root: str = ""
     evidence: RunEvidence | None = None
     before: TrainingRun | None = None
+    plain: TrainingFacts | None = None
 
     @property
     def asked(self) -> dict[str, str]:

@@ -186,7 +186,9 @@ def summarize(run: LevelRun) -> Summary:
     request, began = context.request, list(run.facts.trainings.values())
     title = f"Level {request.level} ({LEVELS[request.level].title})"
     variants = {2: ", ".join(request.variants), 5: f"{request.steps} steps", 4: request.script}.get(request.level)
-    imported = {SHOWN: PASS, CONTRADICTED: FAIL}.get(verdict.imports.outcome, NOT_PROVEN)
+    reached = {DRIVER, WORKER} & {*run.facts.preflight} or not run.facts.preflight
+    imported = {SHOWN: PASS, CONTRADICTED: FAIL}.get(verdict.imports.outcome, NOT_PROVEN if reached else BLOCKED)
+    import_text = verdict.imports.evidence if reached else f"not reached: {run.why_nothing_ran}"
     host = [f"{what} {value}" for what, value in (("image", run.image), ("host", run.host)) if value]
     return Summary(
         result=verdict.result,
@@ -195,7 +197,7 @@ def summarize(run: LevelRun) -> Summary:
         checkpoint=_checkpoint(run, began),
         deliverables=(
             _checks(run),
-            Deliverable(IMPORT, imported, truncated(verdict.imports.evidence, _LONGEST)),
+            Deliverable(IMPORT, imported, truncated(import_text, _LONGEST)),
             _of_trainings(run, verdict, BACKEND),
             _of_trainings(run, verdict, VARIANTS),
             Deliverable(LOG, PASS if run.log else FAIL, run.log or "there is no log"),

@@ -216,6 +216,9 @@ def test_a_preflights_word_on_imports_decides(writer: Writer) -> None:
     nobody_looked = writer.ran(REQUEST, preflight={"import_worker": None})
     assert nobody_looked.result == "Not proven"
     assert lines(nobody_looked)[IMPORT] == f"Not proven - driver: {BRIDGE}; Ray worker: not checked"
+    nothing: dict[str, Any] = {"import_driver": None, "import_worker": None}
+    unreached = writer.ran(REQUEST, None, preflight=nothing)
+    assert lines(unreached)[IMPORT].startswith("Blocked - not reached: "), lines(unreached)
     text = f"{NO_BRIDGE[:-1]}.models.new'"
     missing = writer.ran(REQUEST, None, preflight={"import_driver": f"fail: {text}"}, ended=("failed", ""))
     assert (missing.result, missing.sentence) == ("Fail", f"{IMPORT}: driver: {text}; Ray worker: {BRIDGE}"), (
