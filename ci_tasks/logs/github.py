@@ -46,8 +46,9 @@ _NETWORK_HINT = (
 )
 _ID, _SHA = "[0-9]{1,19}", "[0-9a-fA-F]{7,64}"
 _URL = re.compile(
-    r"(?:https?://)?(?:[^/]*@)?(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*(?::\d{1,5})?)(?:/api/v3)?(?:/repos)?"
-    r"/(?P<owner>[\w-]+)/(?P<repo>(?!\.\.?/)[\w.-]+)/(?P<page>[^?#]+)(?P<query>.*)"
+    r"(?:(?i:https?)://)?(?:[^/]*@)?(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*(?::\d{1,5})?)(?:/api/v3)?(?:/repos)?"
+    r"/(?P<owner>[\w-]+)/(?P<repo>(?!\.\.?/)[\w.-]+)/(?P<page>[^?#]+)(?P<query>.*)",
+    re.ASCII,
 )
 _PAGES = (
     rf"actions/runs/(?P<run>{_ID})(/job/(?P<job>{_ID})|/attempts/(?P<attempt>{_ID}))?(/.*)?",
@@ -357,7 +358,8 @@ def find_failed_jobs(client: GitHubClient, url: GitHubUrl) -> tuple[str, list[Wo
     pull request. Raises UsageError, Blocked."""
     if url.job:
         job = client.job(url.job)
-        return job.title, _only_failed([job], job.title)
+        ran_well = job.conclusion in ("success", "skipped", "neutral") or job.status not in ("", "completed")
+        return job.title, _only_failed([job], job.title) if ran_well else [job]
     if url.run:
         place = f"run {url.run}"
         jobs = client.jobs(client.run(url.run), url.attempt)

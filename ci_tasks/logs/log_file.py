@@ -39,6 +39,7 @@ _GZIP = b"\x1f\x8b"
 # Control bytes, but for those that programs write to terminals: \a \b \t \n \f \r and escape.
 _CONTROL = re.compile(rb"[\x00-\x06\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 _JOB = re.compile(r"-?(\d+)_([^/]+)\.txt")
+_STEP = re.compile(r"[^/]+/-?\d+_[^/]*\.txt")
 _ANY_LOG = re.compile(r"(?!__MACOSX/).*\.(txt|log)", re.IGNORECASE | re.DOTALL)
 T = TypeVar("T")
 # What zipfile and gzip raise over damaged, encrypted and oversized bytes.
@@ -189,6 +190,7 @@ def _jobs_in_zip(file: BinaryIO, name: str) -> tuple[JobLog, ...]:
     named = [(int(match[1]), match[2], info) for info in members if (match := _JOB.fullmatch(info.filename))]
     jobs = [(job, info) for _, job, info in sorted(named, key=lambda one: one[0])]
     jobs = jobs or [(info.filename, info) for info in members if _ANY_LOG.fullmatch(info.filename)]
+    jobs = [(job, info) for job, info in jobs if not _STEP.fullmatch(job)]  # a part of a job is none
     if not jobs:
         what = some([info.filename for info in members], 5) or "nothing"
         raise UsageError(f"{name!r} is a zip without a log; it contains {what}", hint="pass the zip of a run's logs")

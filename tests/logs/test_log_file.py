@@ -174,6 +174,7 @@ def declaring(size: int) -> bytes:
         (zipped({"0_a.txt": TEXT * 100})[:-30], "cannot be read: "),
         (declaring(3 << 30), "so it is no log"),
         (zipped({}), "it contains nothing"),
+        (zipped({"cpu/1_Set up job.txt": TEXT, "cpu/2_Run.txt": TEXT}), "is a zip without a log"),  # parts of a job
         (zipped({"0_a.txt": bytes(9999)}), "is binary"),
         (gzip.compress(TEXT * 100)[:-9], "cannot be read: "),
         (gzip.compress(TEXT) + b"rubbish", "cannot be read: "),

@@ -81,6 +81,12 @@ def test_a_run_or_a_job_or_a_pull_request_that_did_not_fail_is_refused(api: Serv
     assert "nothing failed in pull request 45" in refused(f"{WEB}/pull/45").message
 
 
+def test_a_job_that_is_named_is_read_however_github_calls_its_failure(api: Serving) -> None:
+    for conclusion in ("startup_failure", "action_required", "stale", "cancelled"):
+        api.on(f"{REPO}/actions/jobs/9", job(9, conclusion))
+        assert job_at(JOB).conclusion == conclusion
+
+
 def test_a_cancelled_job_is_meant_where_none_failed_and_not_beside_one(api: Serving) -> None:
     api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(9, "cancelled"), job(10, "success")])
     assert job_at(RUN).conclusion == "cancelled"
