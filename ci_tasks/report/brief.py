@@ -33,7 +33,7 @@ _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uf
 def triage(found: Triage, source: str) -> str:
     """A triage of the log `source`: verdict, cause, line, context, next command."""
     command = next_command(found, _visible(source, _NAME))
-    head = [f"verdict: {VERDICTS[found.verdict]}"]
+    head = [f"verdict: {VERDICTS.get(found.verdict, found.verdict)}"]
     quoted = [f"failed job {name}: {how}" for name, how in [*found.jobs.items()][:_MOST_ROWS]]
     if found.verdict not in (PASSED, UNKNOWN):
         head.append(_cause(found))

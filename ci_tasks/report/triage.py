@@ -43,7 +43,7 @@ def describe(triage: Triage, width: int | None = None, source: str = "") -> list
     body = Table([(f"{name:<10}", text) for name, text in facts]).text(width)
     follows = [f"next: {printable(command)}"] if source and (command := next_command(triage, source)) else []
     context = [printable(line) for line in _context(triage, width)] if facts else []
-    return [VERDICTS[triage.verdict], *body, *context, *(["", *follows] if follows else [])]
+    return [VERDICTS.get(triage.verdict, triage.verdict), *body, *context, *(["", *follows] if follows else [])]
 
 
 def hang_groups(hang: Hang, width: int | None = None) -> list[str]:
