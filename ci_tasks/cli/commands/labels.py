@@ -207,9 +207,9 @@ def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:
     from ci_tasks.records import PASSED
     from ci_tasks.results.history import latest
 
-    rows = tuple(run.row for run in latest(label, str(source.path)) if run.status != PASSED)
+    last = latest(label, str(source.path))
+    rows = tuple(run.row for run in last if run.status != PASSED)
     if not rows:
-        raise UsageError(
-            f"no row failed in the last run of {label} on this checkout", hint="run it without --last-failed"
-        )
+        what = "no row failed in the last" if last else "there is no earlier"
+        raise UsageError(f"{what} run of {label} on this checkout", hint="run it without --last-failed")
     return rows
