@@ -31,7 +31,7 @@ _NAMES = (
     (LOSS, re.compile(r"(?:^|[/_-])loss$")),
 )
 # slime's trainers log `step 3: {'train/loss': …}` and `rollout 3: {…}`, behind a logger's and an actor's prefix.
-_SLIME_LINE = re.compile(rb"(?:^|[ \]])(?:step|rollout|eval) (\d+): ?\{")
+_SLIME_LINE = re.compile(rb"(?:^|[ \]])(?:step|rollout|eval) (\d{1,18}): ?\{")
 _SLIME_VALUE = re.compile(rb"'([^'\n]{1,100})': (?:np\.float\d+\()?([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))")
 _WORDS = rb"(?:step|rollout|eval) \d+: ?\{"
 _LONGEST = 1 << 16  # characters of a line that are read: a step's metrics are several thousand

@@ -15,7 +15,7 @@ LABEL = "verl"
 _TRAIN = Step("verl", 2, shell="bash {0}")
 _OPTIONS = "--privileged --network host --gpus all --ipc=host --ulimit memlock=-1 --ulimit stack=67108864"
 LONGEST = 1 << 16  # characters of a line that are read: a step's metrics are several thousand
-STEP = re.compile(r"(?:^|\] ?)step:(\d+) - (.*)$")
+STEP = re.compile(r"(?:^|\] ?)step:(\d{1,18}) - (.*)$")
 _RAY = re.compile(r"^\(([\w.:@/-]{1,80} pid=\d+(?:, ip=[\w.:]+)?)\) ?")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")  # Ray's, behind what other workers print too
 _NUMBER = re.compile(r"^(?:np\.\w+\()?([-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf))\)?$", re.IGNORECASE)

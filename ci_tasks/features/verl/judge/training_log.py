@@ -28,7 +28,7 @@ _MOST_STEPS, _MOST_PATHS, _LONGEST_QUOTED = 1000, 20, 4000
 # A progress bar that had no newline yet may stand before the mark.
 _MARK = re.compile(r"(?:^|\])ci-tasks-verl: ([a-z0-9-]+): (.*)$")
 _CLOCK, _FILE = re.compile(r"\d+(?:\.\d+)?$"), re.compile(r"(.+): (\w+) (.+)$")
-_PROGRESS = re.compile(r"Training Progress:\s*\d+%\|(?:[^|]*\|)?\s*(\d+)/(\d+)")
+_PROGRESS = re.compile(r"Training Progress:\s*\d+%\|(?:[^|]*\|)?\s*(\d{1,18})/(\d{1,18})")
 # What a line may say, with what the group has. The first four are of Bridge-managed construction.
 _SAID = {
     # Printed where a model is built past Megatron-Bridge; with it, verl has no such configuration yet.
@@ -242,7 +242,7 @@ class _RunReader(LineReader):
                 self.trainings[match[1]].files[match[3]] = match[2]
         elif key == "end":
             code = rest.rpartition(": ")[2]
-            facts.exit_code = int(code) if code.isdecimal() else None
+            facts.exit_code = int(code) if code.isdecimal() and len(code) < 10 else None
             self._close()
         elif key not in ("command", "file"):
             self.preflight[key] = Deliverable(key, status.strip(), visible(text.encode()))

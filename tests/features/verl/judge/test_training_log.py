@@ -74,6 +74,14 @@ def facts_of_a(*lines: str, proofs: Sequence[str] = ()) -> TrainingFacts:
     return read_run(["\n".join([BEGIN, *lines, ""]).encode()], proofs).trainings["a"]
 
 
+def test_a_number_of_thousands_of_digits_is_none() -> None:
+    digits = "9" * 5000
+    training = facts_of_a(
+        f"step:{digits} - a:1", f"Training Progress: 1%|x| {digits}/2", f"ci-tasks-verl: end: a: {digits}"
+    )
+    assert (training.metrics, training.progress, training.exit_code) == ({}, None, None)
+
+
 def test_the_shells_trace_is_no_mark_no_proof_and_no_resolved_setting() -> None:
     trace = ("+ echo 'ci-tasks-verl: end: a: 0'", "+ python3 -m verl.trainer.main_ppo a.feature=on b.c=1", "the end")
     training = facts_of_a(*trace, proofs=["feature"])
