@@ -195,6 +195,8 @@ class LabelExecution:
         the other rows wait for a host again. Raises UsageError."""
         for execution in self.executions:
             attempts = journal.attempts(execution.row.row)
+            if not attempts:  # planned at most: with one host, the plans of all rows are written first
+                shutil.rmtree(self.ready.batch.run_dir(execution.position + 1).path, ignore_errors=True)
             records = [read_run_record(run) for _, run in attempts[:-1]]
             execution.earlier = [attempt for record in records if record for attempt in record.attempts[-1:]]
             if attempts:
@@ -293,10 +295,13 @@ class LabelExecution:
         session.executor.start(prepared)
 
     def _next_number(self, execution: RowExecution) -> int:
-        """Attempts are numbered after the rows; a row's first one has the row's own number."""
+        """Attempts are numbered after the rows; a row's first one has the row's own number. No number is that of
+        another row's attempt, though nothing may be left of it: by its number, `--resume` takes its record."""
+        journal, others = self.ready.journal, [each.row.row for each in self.executions if each is not execution]
+        taken = {run.path for row in others for _, run in journal.attempts(row)} if journal else set()
         for number in itertools.chain([execution.position + 1], itertools.count(len(self.executions) + 1)):
             path = self.ready.batch.run_dir(number).path
-            if not (os.path.exists(path) or path in self._sent):
+            if not (os.path.exists(path) or path in self._sent or path in taken):
                 break
         return number
 

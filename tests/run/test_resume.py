@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.run.events import JOURNAL
+from ci_tasks.results.store import Batch
+from ci_tasks.run.events import JOURNAL, RowChanged, open_journal
 from tests.run.simulated import ENDLESS, Act, Killed, World
 
 Make = Callable[..., World]
@@ -103,6 +105,40 @@ def test_a_row_that_was_on_its_way_when_the_client_died_is_begun_anew(played: Ma
     assert record.status == "passed"
     assert not record.earlier
     assert record.id.endswith(".02"), "nothing of the first is in its way"
+
+
+def test_with_one_host_the_rows_that_had_not_started_keep_their_numbers(played: Make) -> None:
+    """All plans are written before the first row starts; none of them may stay as a run that was lost."""
+    world = played({"a": 4}, {"one": 4, "two": 4, "three": 4})
+    world.acts["one", "*"] = Act(seconds=ENDLESS)
+    world.when((world.runs("one"), die))
+    with pytest.raises(Killed):
+        world.execute_label()
+    world.end_all()
+    done = world.execute_label(resume=True)
+    assert [record.id.rpartition(".")[2] for record in done.records] == ["01", "02", "03"]
+    assert [record.status for record in done.records] == ["passed"] * 3
+    assert sorted(path.name for path in batches(world)[0].iterdir() if path.is_dir()) == ["01", "02", "03"]
+
+
+def test_a_number_that_the_journal_has_for_another_row_is_not_used(played: Make) -> None:
+    """Of `one`, which was killed on its way to its second host, nothing is left but two lines of the journal."""
+    world = played({"a": 4, "b": 4}, {"one": 4, "two": 4})
+    for host in world.hosts.values():
+        host.busy = True
+    world.when((lambda: True, die))
+    with pytest.raises(Killed):
+        world.execute_label()
+    (batch,) = batches(world)
+    with closing(open_journal(Batch(batch.name, batch))) as journal:
+        for name, number in (("a", "01"), ("b", "03")):
+            journal.write(RowChanged("now", "row_placed", "one", name, 1, directory=str(batch / number)))
+    for host in world.hosts.values():
+        host.busy = False
+    world.acts["two", "*"] = Act(refused="not here")
+    one, two = world.execute_label(resume=True).records
+    assert (one.status, two.status, len(two.attempts)) == ("passed", "blocked", 2)
+    assert two.id.endswith(".04")
 
 
 def test_with_one_host_whose_install_steps_fail_what_ran_is_brought_home_and_the_rest_is_blocked(played: Make) -> None:
