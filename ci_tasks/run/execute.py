@@ -230,8 +230,8 @@ class LabelExecution:
         for session in self.sessions:
             if session.give_up_if_away():
                 self.view.print_message(f"dropping host {session.name}: {session.unusable_reason}")
-        for execution in self._waiting:
-            if not execution.hosts_of(self.sessions):
+        for execution in self._waiting:  # the end of one may end those behind it
+            if execution.is_waiting and not execution.hosts_of(self.sessions):
                 self._end_without_host(execution)
         waiting = self._waiting
         usable = {each.name: each for each in self.sessions if each.is_ready and not each.unusable_reason}

@@ -306,6 +306,14 @@ def test_of_detached_rows_none_is_left_if_one_cannot_begin(played: Make) -> None
     assert all(job.cancelled for job in world.hosts["a"].jobs.values())
 
 
+def test_of_detached_rows_that_no_host_can_run_each_ends_once(played: Make) -> None:
+    """The first ends the others, which are not ended again for their own reason."""
+    world = played({"a": 2}, {"wide": 8, "wider": 16, "one": 2})
+    done = world.execute_label(detach=True)
+    assert statuses(done) == {"wide": "blocked", "wider": "cancelled", "one": "cancelled"}
+    assert [record.id[-2:] for record in done.records] == ["01", "02", "03"]
+
+
 def row(gpus: int = 4) -> Row:
     return Row("l", "j", None, f"of {gpus}", "tests/t.py", "", gpus, None, {}, "self-hosted", None)
 
