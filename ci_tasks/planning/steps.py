@@ -336,6 +336,9 @@ def _evaluated(step: Step, job: Job, resolve: Resolver, inner: Resolver, id: str
         late=words,
         own=_depends_on_matrix(step, job),
     )
+    values = [f"{name}: {value}" for name, value in {**inner.contexts["env"], **step_env}.items()]
+    if text := next((text for text in (planned.text, planned.name, planned.directory, *values) if "\0" in text), ""):
+        raise _refused("a NUL byte, which no script and no variable can hold", step, resolve, repr(text))
     if step.id and not _ID.fullmatch(step.id):
         raise _refused(f"the id {step.id!r} is no identifier", step, resolve)
     return planned

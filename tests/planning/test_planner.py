@@ -387,6 +387,12 @@ def test_container_options_that_are_no_words_are_refused() -> None:
     assert caught.value.job == "e2e-test-j" and caught.value.text == "--name 'a"
 
 
+def test_a_jobs_variable_with_a_nul_byte_is_refused() -> None:
+    with pytest.raises(WorkflowError, match=r"ci\.yml:\d+.*a NUL byte") as caught:
+        plan(workflow('    env: {A: "x\\0"}\n' + STEPS))
+    assert caught.value.text == r"'A: x\x00'"
+
+
 @pytest.mark.parametrize(("minutes", "planned"), [("30", 30), ("0", 1440), ("0.5", 0.5)])
 def test_a_jobs_time_limit_of_0_is_none_of_cis(minutes: str, planned: float) -> None:
     assert plan(workflow(f"    timeout-minutes: {minutes}\n" + STEPS)).timeout_minutes == planned

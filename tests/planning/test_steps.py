@@ -173,6 +173,8 @@ def test_what_an_earlier_step_decides_is_refused_wherever_it_stands(part: str, r
         ("- run: x\n", "services: {db: {image: x}}\n", "`services`: service containers are not supported"),
         ("- uses: actions/checkout@v4\n", "", "has no step to run"),
         ("- run: x\n  id: ../up\n", "", "the id '../up' is no identifier"),
+        ('- run: "echo \\0"\n', "", "a NUL byte, which no script and no variable can hold"),
+        ('- run: x\n  env: {A: "\\0"}\n', "", "a NUL byte"),
         ("- run: x\n  timeout-minutes: soon\n", "", "timeout-minutes is a number"),
         ("- run: echo ${{ hashFiles('x') }}\n", "", "hashFiles needs the files of the checkout"),
         *(
