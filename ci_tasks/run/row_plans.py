@@ -19,6 +19,7 @@ from ci_tasks.agent.records import Checkout, Plan, ProbeHook, ProbeRules
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts.executor import Executor, PreparedRow, Say
+from ci_tasks.hosts.queries import QUERY_TIMEOUT_S
 from ci_tasks.planning import containers
 from ci_tasks.planning.placement import HostFacts, missing_resources, other_hosts, python_problem, requires_python
 from ci_tasks.planning.planner import RowPlan, RunLocation, make_plan, wanted_python
@@ -111,7 +112,12 @@ class RowPlanner:
         # Else it is the image's. A login node's Python is not its nodes'.
         if executor.has_scheduler or not (wanted or spec.simulate or spec.runtime == "none"):
             return facts
-        return replace(facts, python_problem=python_problem(requires_python(self.code.read_file), version))
+        requirement = requires_python(self.code.read_file)
+        if requirement and not (wanted or spec.simulate):  # its rows' venv is of the first python3 on PATH, not of ours
+            command = ["python3", "-I", "-c", "import platform; print(platform.python_version())"]
+            answer = executor.run_queries({"python": command}, QUERY_TIMEOUT_S).get("python")
+            version = answer.out.strip() if answer is not None and answer.code == 0 else ""
+        return replace(facts, python_problem=python_problem(requirement, version))
 
     def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
         """Plan `row` for the host and write its run directory. Raises Blocked where the host cannot say enough."""

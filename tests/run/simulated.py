@@ -102,7 +102,7 @@ class Host:
     """A machine, and all that ever began there. `up`: it can be spoken to; `reachable`: it ever could. `began` names
     the rows in the order in which they were begun for it; `jobs` are found by their run directory. While it is
     `busy` it does not get beyond its facts, and while it `installs`, not beyond the install steps. When it is `silent`,
-    what it is asked has no answer."""
+    what it is asked has no answer. `python` is the version of the python3 on its PATH."""
 
     name: str
     gpus: int
@@ -197,7 +197,7 @@ class Played:
         return {name: QueryAnswer(0, self.host.python) for name in queries if name == "python"}
 
     def find_python(self, requested: str) -> tuple[str, str]:
-        return "/usr/bin/python3", self.host.python
+        return "/agent/python3", "3.12.4"  # the agent's own
 
     def use(self, batch: Batch, code: object) -> None:
         pass
