@@ -220,9 +220,11 @@ class EventStream:
         self.exit_code = 0
 
     def write(self, event: Event) -> None:
-        """Write a line, masked; do nothing once that has failed. A `durable` event is on disk then."""
+        """Write a line, masked; do nothing once that has failed, and leave no part of the line in a file. A `durable`
+        event is on disk then."""
         rest = json.dumps(encode(masked_record(event, known_secrets.values()))).encode("ascii") + b"\n"
         with self._lock:
+            size = os.fstat(self._fd).st_size
             try:
                 while rest and self._is_open:
                     rest = rest[os.write(self._fd, rest) :]
@@ -230,6 +232,8 @@ class EventStream:
                     os.fsync(self._fd)
             except OSError as error:
                 self._is_open = False
+                with suppress(OSError):  # a pipe has nothing to take back
+                    os.ftruncate(self._fd, size)
                 print(f"ci-tasks: {self._lost}: {error.strerror}; the run continues", file=sys.stderr, flush=True)
 
     def close(self) -> None:

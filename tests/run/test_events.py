@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -93,6 +94,25 @@ def test_a_full_disk_ends_the_journal_and_not_the_run(capsys: pytest.CaptureFixt
     for _ in range(2):
         journal.write(placed(batch, "one", 1))
     assert capsys.readouterr().err.count("--resume will not find all rows") == 1
+
+
+def test_a_line_that_a_full_disk_cuts_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that resumes this one appends to the journal, and reads it again."""
+    batch = begun(("one", 1, "a"))
+    journal, write = open_journal(batch), os.write
+    room = [20, 0]
+
+    def fill(fd: int, content: bytes) -> int:
+        if size := room.pop(0):
+            return write(fd, content[:size])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fill)
+        journal.write(placed(batch, "two", 2))
+    assert not room
+    open_journal(batch).write(placed(batch, "two", 3))
+    assert [attempt.directory[-2:] for attempt in read(batch).placed] == ["01", "03"]
 
 
 def test_the_newest_command_that_was_left_is_found() -> None:
