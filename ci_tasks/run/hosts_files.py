@@ -106,9 +106,13 @@ def _fetched(address: str, label: str, notices: list[str]) -> str:
         (store / "shallow.lock").unlink(missing_ok=True)  # of one that was killed
         try:
             git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--", address, "HEAD")
-            replace_file(str(copy), git.run("show", f"FETCH_HEAD:{_NAME}"))
-        except CheckoutError as error:
+            content = git.run("show", f"FETCH_HEAD:{_NAME}")
+            read_layers([BUILT_IN_LAYER, ConfigLayer(_decoded(content, label), label)])  # no broken one replaces it
+            replace_file(str(copy), content)
+        except (CheckoutError, ConfigError) as error:
             problem = " ".join(known_secrets.masked_with_forms(error.message).split())
+            if age is None and isinstance(error, ConfigError):
+                raise
             if age is None:
                 hint = f"it needs the network once, and a {_NAME} at its root"
                 raise ConfigError(f"cannot be included: {problem}", file=label, hint=hint) from None

@@ -141,6 +141,11 @@ def test_an_included_repository_is_fetched_and_its_copy_counts_without_a_network
     lab.rename(tmp_path / "moved")
     assert open_config().hosts["h100a"].gpus == 4
     assert f"{address} was not updated: its copy of" in capsys.readouterr().err
+    (lab.with_name("moved") / "hosts.yaml").write_text("hosts: {h100a: {kind: sssh}}\n")
+    commit(lab.with_name("moved")), lab.with_name("moved").rename(lab)
+    assert open_config().hosts["h100a"].gpus == 4, "a broken file does not replace the copy"
+    assert "invalid kind" in capsys.readouterr().err
+    lab.rename(tmp_path / "moved")
     copy.unlink()
     with pytest.raises(ConfigError, match=r"cannot be included: git fetch .* does not (exist|appear)") as caught:
         open_config()
