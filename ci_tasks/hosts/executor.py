@@ -201,12 +201,21 @@ class Executor(RemoteRunManager):
                     say(line)
                 log.poll()
         except KeyboardInterrupt:
-            self.end(remote_run, CANCEL)  # `close` waits for its end
+            self._end_install_steps(remote_run)
             raise
         if remote_run.aborted:
             return remote_run.aborted[1]
         assert remote_run.mirror is not None
         return log.finish(remote_run.mirror.status.exit_code)
+
+    def _end_install_steps(self, remote_run: RemoteRun) -> None:
+        """Wait for their end. A second ^C kills them."""
+        for how in (CANCEL, KILL):
+            with suppress(KeyboardInterrupt):
+                self.end(remote_run, how)
+                self.finish(lambda each: each is remote_run)
+            if remote_run.is_told:
+                return
 
     def start(self, row: PreparedRow) -> None:
         remote_run = self._row_run(row)
@@ -362,9 +371,11 @@ class LocalExecutor(Executor):
 
     def close(self) -> None:
         setups, self._setups = self._setups, {}  # their logs and plans stay
-        super().close()
-        for path in () if self._keeps_setups else setups:
-            remove_setup(path)
+        try:
+            super().close()
+        finally:
+            for path in () if self._keeps_setups else setups:
+                remove_setup(path)
 
 
 class SlurmExecutor(Executor):

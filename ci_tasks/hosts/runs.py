@@ -334,11 +334,11 @@ class RemoteRunManager:
         for remote_run in self._runs:
             remote_run.detached = True
             _wake(remote_run.news)
-        self._finish(lambda remote_run: True)
+        self.finish(lambda remote_run: True)
 
     def close(self) -> None:
         """Let what is being ended or cleared away come to its end, then hang up."""
-        self._finish(lambda remote_run: remote_run.phase == CLEARING or bool(remote_run.cancel_requested))
+        self.finish(lambda remote_run: remote_run.phase == CLEARING or bool(remote_run.cancel_requested))
         name = self.connection.spec.name
         for remote_run in self._runs:
             if remote_run.phase == CLEARING:
@@ -349,7 +349,7 @@ class RemoteRunManager:
         for remote_run in self._runs:
             remote_run.close()
 
-    def _finish(self, concerned: Callable[[RemoteRun], bool]) -> None:
+    def finish(self, concerned: Callable[[RemoteRun], bool]) -> None:
         """Wait for runs, for a while. Only what is to be cleared away waits for a new link, too."""
         until = time.monotonic() + _CLOSE_TIMEOUT_S
         for remote_run in self._runs:

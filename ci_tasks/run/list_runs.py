@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -12,13 +12,15 @@ from typing import Any
 
 from ci_tasks.agent.codec import encode
 from ci_tasks.errors import UnknownName, UsageError
-from ci_tasks.records import PLANNED, STATUSES, RowTally, RunRecord, epoch_seconds
+from ci_tasks.records import LOST, PLANNED, STATUSES, RowTally, RunRecord, epoch_seconds
 from ci_tasks.report import lists
 from ci_tasks.results import history, store
 from ci_tasks.results.history import RunQuery
+from ci_tasks.results.store import read_state_if_readable
 from ci_tasks.safe_output import json_document, terminal_width
 
 _AGO = re.compile(r"([0-9]{1,6})(m|h|d|w)")
+_COMMIT = re.compile(r"[0-9a-f]{1,64}")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _FORMS = "a date (2026-11-01), a time (2026-11-01T18:30), or how long ago (30m, 12h, 3d, 2w); in local time"
 _LIMIT = 20
@@ -30,9 +32,12 @@ Words = Mapping[str, Any]
 
 def show_runs(words: Words, *, json: bool) -> int:
     """Print the runs that are meant, newest first; what was only planned where that is asked for. Raises UsageError."""
-    query = parse_query(words)
+    query, limit = parse_query(words), words.get("limit") or _LIMIT
     ran = query.status or tuple(status for status in STATUSES if status != PLANNED)
-    records = history.search(replace(query, status=ran, limit=query.limit or _LIMIT))
+    records = history.search(replace(query, status=ran, limit=limit))
+    if not words.keys() - {"limit"}:
+        oldest = store.batch_of(records[-1].id) if len(records) >= limit else ""
+        records = sorted([*_without_rows(oldest), *records], key=lambda record: store.batch_of(record.id), reverse=True)
     now = time.time()
     lines = lists.runs(records, [_age(record, now) for record in records], terminal_width()) if records else []
     _print(records, lines, json)
@@ -62,6 +67,15 @@ def _age(record: RunRecord, now: float) -> str:
         return "-"
 
 
+def _without_rows(oldest: str) -> Iterator[RunRecord]:
+    """The commands from `oldest` on that have yet to find their rows, or were killed before, each as a run."""
+    for name in store.batches():
+        state = read_state_if_readable(store.home() / "runs" / name) if name >= oldest else None
+        if state is not None and (state.is_active or state.was_killed) and not any(store.rows_of(name)):
+            status, reason = (LOST, state.why_not_started) if state.was_killed else (state.phase, "")
+            yield RunRecord(name, "", "", None, status, reason)
+
+
 # -- the filter --------------------------------------------------------------------------------------------------------
 
 
@@ -69,6 +83,8 @@ def parse_query(words: Words) -> RunQuery:
     """The filter that the words mean. Raises UsageError, with what is valid."""
     now, label = time.time(), words.get("label", "")
     since, until = (parse_time(flag, words.get(flag, ""), now) for flag in ("since", "until"))
+    if since is not None and until is not None and since >= until:
+        raise UsageError(f"--since {words['since']} is not before --until {words['until']}", hint=f"either is {_FORMS}")
     rows, hosts, statuses = (_split_names(words.get(name, "")) for name in ("row", "host", "status"))
     _check_names("status", statuses, STATUSES)
     if hosts:
@@ -79,6 +95,9 @@ def parse_query(words: Words) -> RunQuery:
     if labels and label not in labels:
         raise UnknownName("label", label, labels, where="the history")
     commit = words.get("commit", "").strip().lower()
+    if commit and not _COMMIT.fullmatch(commit):
+        what = f"--commit is the beginning of a commit's hash, not {words['commit']!r}"
+        raise UsageError(what, hint="such as 25740fd8")
     return RunQuery(label, rows, statuses, hosts, commit, since, until, words.get("limit"))
 
 

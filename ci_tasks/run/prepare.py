@@ -21,7 +21,7 @@ from pathlib import Path
 from ci_tasks import debug_log
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan
-from ci_tasks.checkout.repository import find_repository
+from ci_tasks.checkout.repository import find_repository, resolve_rev
 from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, CiTasksError, UnknownName, UsageError, printable, some
@@ -64,10 +64,11 @@ class PreparedBatch:
     interrupts: Interrupts = field(default_factory=Interrupts)
 
     def close(self) -> None:
-        self.interrupts.restore()
-        for session in self.sessions:
-            session.executor.close()
-        write_phase(self.batch.path, "ended")
+        with ExitStack() as steps:  # ^C ends one step, not those after it
+            steps.callback(write_phase, self.batch.path, "ended")
+            for session in self.sessions:
+                steps.callback(session.executor.close)
+            self.interrupts.restore()
 
 
 def prepare(
@@ -86,6 +87,8 @@ def prepare(
     specs = config.select_hosts(request.host)
     print_override_warnings(config, source)
     _check_home_outside_checkout(source)
+    if request.base:
+        resolve_rev(source.path, request.base)  # of a label that needs none, too: it is a word of the user's
     if source.rev is None:
         announce_large_files(source.path)
     with ExitStack() as undo:

@@ -18,7 +18,7 @@ from ci_tasks.agent.run_directory import RunDir, read_plan, read_status
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import executor
 from ci_tasks.hosts.executor import Executor, LocalExecutor, PreparedRow, SlurmExecutor, take_host_snapshot
-from ci_tasks.hosts.runs import WATCHING, RemoteRun
+from ci_tasks.hosts.runs import KILL, WATCHING, RemoteRun
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED
 from ci_tasks.results.store import Batch
@@ -145,6 +145,27 @@ def test_a_cancelled_command_ends_its_install_steps(local: Local) -> None:
         local.install("sleep 300", wanted=False)
     local.executor.close()
     assert not processes.of_run(f"{local.batch.path}/environments/key", None)
+
+
+def test_a_second_interrupt_kills_install_steps_and_nothing_of_them_is_left(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, wait = [], local.executor.wait
+
+    def interrupted_wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        wait(seconds)
+
+    monkeypatch.setattr(local.executor, "wait", interrupted_wait)
+    with pytest.raises(KeyboardInterrupt):
+        local.install("trap '' TERM INT; mkdir venv; while :; do sleep 1; done", wanted=False)
+    directory = local.batch.path / "environments/key"
+    assert not processes.of_run(str(directory), None)
+    assert local.executor._setups[str(directory)].cancel_requested == KILL
+    local.executor.close()
+    assert not (directory / "venv").exists() and not (directory / "workspace").exists()
 
 
 SPEC = HostSpec(name="cluster", kind="slurm", address="login", gpus=8)

@@ -7,20 +7,23 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ci_tasks.agent.records import Checkout
 from ci_tasks.checkout import snapshot as untracked
 from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions, RemoteOptions, RunOptions, jobs, plan, remote, run
-from ci_tasks.errors import UnknownName, UsageError
+from ci_tasks.errors import CheckoutError, UnknownName, UsageError
+from ci_tasks.results import store
 from ci_tasks.run import label
 from ci_tasks.run.checkout_source import RunRequest
 from ci_tasks.run.find_rows import JobRows
 from ci_tasks.run.label import changed_runs
-from ci_tasks.run.prepare import announce_large_files
+from ci_tasks.run.prepare import PreparedBatch, announce_large_files
 from ci_tasks.run.row_plans import own_packages, probe_rules
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
@@ -197,3 +200,25 @@ def test_only_selects_among_both_and_names_what_there_is(runs: Any) -> None:
     assert [run.rows for run in runs("rewards ppo", only="ppo")] == [("ppo",)]
     with pytest.raises(UnknownName, match="unknown row 'pppo' in label changed"):
         runs("rewards ppo", only="pppo")
+
+
+def test_an_interrupt_while_a_command_closes_ends_one_step_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(store.HOME_ENV, str(tmp_path))
+    batch, closed = store.new_batch("ckpt"), list[str]()
+
+    def close(name: str) -> None:
+        closed.append(name)
+        raise KeyboardInterrupt
+
+    sessions: Any = [SimpleNamespace(executor=SimpleNamespace(close=partial(close, name))) for name in "ab"]
+    with pytest.raises(KeyboardInterrupt):
+        PreparedBatch(batch, (), sessions, None, Checkout("", "", "", "")).close()
+    state = store.read_state_if_readable(batch.path)
+    assert sorted(closed) == ["a", "b"] and state is not None and state.phase == "ended"
+
+
+def test_a_base_that_does_not_exist_is_an_error_even_where_none_is_needed(checkout: Path) -> None:
+    with pytest.raises(CheckoutError, match="has no revision 'nosuch'"):
+        run(RunOptions(label="eight", base="nosuch", repo=str(checkout)))

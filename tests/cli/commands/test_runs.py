@@ -7,13 +7,14 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.records import RunRecord
 from ci_tasks.results import index, store
 from ci_tasks.results.runs import record_not_started
@@ -56,6 +57,8 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "a status": ({"status": "failed,pased"}, "unknown status 'pased'; did you mean 'passed'?", "blocked, cancelled"),
     "a date": ({"since": "yesterday"}, "--since is no date: 'yesterday'", "2026-11-01T18:30"),
     "a day that never was": ({"until": "2026-02-30"}, "--until is no date: '2026-02-30'", "12h"),
+    "a span that ends before it begins": ({"since": "3d", "until": "2w"}, "--since 3d is not before --until 2w", "30m"),
+    "no commit": ({"commit": "main"}, "--commit is the beginning of a commit's hash, not 'main'", "25740fd8"),
     "a while of nothing": ({"since": "d"}, "--since is no date: 'd'", "3d"),
     "no number": ({"limit": "many"}, "--limit takes a whole number of runs, not 'many'", "for example --limit 4"),
     "no run": ({"limit": "0"}, "--limit takes a whole number of runs, not '0'", "for example --limit 4"),
@@ -216,3 +219,19 @@ def test_a_report_of_no_run_is_an_error_with_the_valid_forms(names: str, capsys:
     assert report_of(run=names) == 2
     message = capsys.readouterr().err
     assert "report: RUN is empty" in message and len(message.splitlines()) == 2
+
+
+def test_a_command_without_rows_is_listed_as_long_as_it_lives_and_if_it_was_killed(home: Path, show: Output) -> None:
+    _keep(home, 1, "passed")
+    batches = [store.Batch(name, home / "runs" / name) for name in ("20260102-1-ckpt", "20260103-1-ckpt")]
+    for batch in batches:
+        batch.path.mkdir()
+        store.write_phase(batch.path, "preparing")
+    state = store.read_state_if_readable(batches[0].path)
+    assert state is not None
+    write_record(str(batches[0].path / "state.json"), replace(state, pid=2**22 + 1))
+    runs = [(run["id"], run["status"], run["reason"]) for run in json.loads(show(json=True))]
+    killed = "the client was killed before its rows were prepared"
+    assert runs[:2] == [("20260103-1-ckpt", "preparing", ""), ("20260102-1-ckpt", "lost", killed)]
+    store.write_phase(batches[1].path, "ended")
+    assert len(json.loads(show(json=True))) == 2
