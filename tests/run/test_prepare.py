@@ -214,7 +214,7 @@ def test_an_interrupt_while_a_command_closes_ends_one_step_of_it(
 
     sessions: Any = [SimpleNamespace(executor=SimpleNamespace(close=partial(close, name))) for name in "ab"]
     with pytest.raises(KeyboardInterrupt):
-        PreparedBatch(batch, (), sessions, None, Checkout("", "", "", "")).close()
+        PreparedBatch(batch, (), sessions, None, Checkout("", "", "", ())).close()
     state = store.read_state_if_readable(batch.path)
     assert sorted(closed) == ["a", "b"] and state is not None and state.phase == "ended"
 
