@@ -324,15 +324,15 @@ BUDGETS = {
     "ci_tasks/checkout": 605,
     "ci_tasks/cli": 1_242,
     "ci_tasks/features": 5_729,
-    "ci_tasks/hosts": 2_155,
+    "ci_tasks/hosts": 2_164,
     "ci_tasks/logs": 2_935,
     "ci_tasks/planning": 1_563,
     "ci_tasks/report": 1_135,
     "ci_tasks/results": 1_560,
-    "ci_tasks/run": 2_720,
+    "ci_tasks/run": 2_743,
     "ci_tasks/trials": 1_572,
     "ci_tasks/workflow": 1_969,
-    "tests": 32_900,
+    "tests": 32_919,
 }
 
 
