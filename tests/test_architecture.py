@@ -53,7 +53,7 @@ PURE = [
     *("features.verl.levels.*", "features.verl.judge.*", "features.verl.suite"),
 ]
 RIM = [
-    *("features.*.command", "features.lint.lint_checkout"),
+    "features.*.command",
 ]
 # `time` is a clock, and so are some of datetime's methods.
 CLOCKS = {"now", "utcnow", "today"}

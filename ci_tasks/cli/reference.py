@@ -1,4 +1,4 @@
-"""docs/reference/commands.md and docs/schemas, which are generated:
+"""docs/reference/commands.md, the end of docs/reference/statuses.md, and docs/schemas, which are generated:
 
 python -m ci_tasks.cli.reference      writes them
 
@@ -57,11 +57,7 @@ def page() -> str:
         lines += [f"## {heading}", ""]
         for command in commands():
             if command.heading == heading:
-                lines += [
-                    f"### ci-tasks {command.name}",
-                    "",
-                    *_block(help_of_command(command.name, _COLUMNS)),
-                ]
+                lines += [f"### ci-tasks {command.name}", "", *_block(help_of_command(command.name, _COLUMNS))]
                 lines += [f"{links}.", ""] if (links := "; ".join(_links(command))) else []
     return "\n".join([*lines, *_nox()]) + "\n"
 
@@ -164,6 +160,9 @@ def text(schema: Mapping[str, Any]) -> str:
 
 
 def write(docs: Path) -> None:
+    statuses, results = docs / "reference/statuses.md", registry.load("ci_tasks.trials.words:markdown")()
+    begin = results.partition("\n")[0]
+    statuses.write_text(statuses.read_text(encoding="utf-8").partition(begin)[0] + results, encoding="utf-8")
     (docs / "reference/commands.md").write_text(page(), encoding="utf-8")
     for name, schema in schemas():
         (docs / f"schemas/{name}.json").write_text(text(schema), encoding="utf-8")

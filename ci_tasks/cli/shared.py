@@ -29,14 +29,10 @@ _VALUE = re.compile(r"[^=]+=.*", re.DOTALL)
 _OUTPUT_VALUE = re.compile(r"[^.=]+\.[^=]+=.*", re.DOTALL)
 _OVERLAY = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*=.*\S.*", re.DOTALL)
 _IMPORTED = "NAME is a package as it is imported or installed, for example --with sglang=~/sglang"
-_OUTPUT = "an output of a job that is not run here"
 _EVENT = "GitHub's payload of the pull_request event, or a part of it, as JSON"
-_GPUS, _NO_GPUS = (
-    "number of GPUs of rows for which the workflow says none",
-    "for example --gpus 8, or --gpus 0 for none",
-)
+_GPUS = "number of GPUs of rows for which the workflow says none"
+_NO_GPUS = "for example --gpus 8, or --gpus 0 for none"
 _NO_PROBE = "put no probe into the run's Python interpreters: no evidence from inside the job"
-_NO_PERSIST = "make a connection of its own, and keep none for the next command"
 _WITH = "lay this working tree, dirty as it is, over the installed package NAME (sglang, megatron-core, …)"
 _GIVE_UP = "minutes that rows wait for a host that is not ready or not reachable"
 
@@ -59,7 +55,7 @@ class GivenOptions:
 
     var: tuple[str, ...] = repeatable("a variable of GitHub's `vars`", "NAME=VALUE", nox=True).field()
     input: tuple[str, ...] = repeatable("an input of the workflow", "NAME=VALUE", nox=True).field()
-    output: tuple[str, ...] = repeatable(_OUTPUT, "JOB.NAME=VALUE", nox=True).field()
+    output: tuple[str, ...] = repeatable("an output of a job that is not run here", "JOB.NAME=VALUE", nox=True).field()
     github_event: str | None = text(_EVENT, "FILE", nox=True).field()
 
 
@@ -69,7 +65,7 @@ class OverlayOptions(GivenOptions):
 
     gpus: int | None = number(_GPUS, "GPUs", minimum=0, hint=_NO_GPUS, nox=True).field()
     no_probe: bool = switch(_NO_PROBE, nox=True).field()
-    no_persist: bool = switch(_NO_PERSIST, nox=True).field()
+    no_persist: bool = switch("make a connection of its own, and keep none for the next command", nox=True).field()
     with_: tuple[str, ...] = repeatable(_WITH, "NAME=DIR", excludes=("no_probe",), nox=True).field()
 
 
@@ -107,11 +103,8 @@ def _given(options: GivenOptions) -> GivenValues:
     for name, value in by_output.items():
         job, _, output = name.partition(".")
         outputs.setdefault(job, {})[output] = value
-    sources = {
-        **{f"vars.{name}": "--var" for name in variables},
-        **{f"inputs.{name}": "--input" for name in inputs},
-        **{f"needs.{name.replace('.', '.outputs.', 1)}": "--output" for name in by_output},
-    }
+    sources = {f"vars.{name}": "--var" for name in variables} | {f"inputs.{name}": "--input" for name in inputs}
+    sources |= {f"needs.{name.replace('.', '.outputs.', 1)}": "--output" for name in by_output}
     event = _payload(options.github_event) if options.github_event else {}
     if event:
         sources["github.event"] = f"--github-event {options.github_event}"

@@ -18,17 +18,20 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def render(name: str, records: Sequence[RunRecord], logs: Sequence[str]) -> str:
     """The XML of a run called `name`; `logs` are the paths of its rows' logs, in the order of `records`."""
-    elements = [_element(record) for record in records]
-    times = [_seconds(record) for record in records]
+    # A status that no run ends with is an error: the file must not be greener than the run.
+    elements = [None if one.status == PASSED else _ELEMENTS.get(one.status, "error") for one in records]
+    begun = [record.started_at for record in records if record.started_at]
     counts = {
         "tests": str(len(records)),
         "failures": str(elements.count("failure")),
         "errors": str(elements.count("error")),
-        "time": f"{sum(times):.3f}",
+        "time": f"{sum(map(_seconds, records)):.3f}",
     }
     root = ElementTree.Element("testsuites", {"name": _text(name), **counts})
-    skipped = {"skipped": str(elements.count("skipped"))}  # Jenkins' schema knows it of a suite only
-    suite = ElementTree.SubElement(root, "testsuite", {"name": _text(name), **counts, **skipped, **_timestamp(records)})
+    of_suite = {"skipped": str(elements.count("skipped"))}  # Jenkins' schema knows it of a suite only
+    # ISO without an offset, as the schema has it, and so in UTC like the records.
+    of_suite |= {"timestamp": _text(min(begun)[: len("2026-01-01T00:00:00")])} if begun else {}
+    suite = ElementTree.SubElement(root, "testsuite", {"name": _text(name), **counts, **of_suite})
     for record, log, element in zip(records, logs, elements, strict=True):
         _case(suite, record, log, element)
     ElementTree.indent(root)
@@ -39,7 +42,7 @@ def _case(suite: ElementTree.Element, record: RunRecord, log: str, element: str 
     names = {"classname": _text(record.label), "name": _text(record.row)}
     case = ElementTree.SubElement(suite, "testcase", {**names, "time": f"{_seconds(record):.3f}"})
     properties = ElementTree.SubElement(case, "properties")
-    for key, value in _properties(record):
+    for key, value in _properties(record).items():
         if value:
             ElementTree.SubElement(properties, "property", {"name": key, "value": _text(value)})
     if element is not None:
@@ -60,34 +63,18 @@ def _fault_lines(record: RunRecord, log: str) -> Iterator[str]:
         yield f"log: {log}{f':{record.line_no}' if record.line_no else ''}"
 
 
-def _properties(record: RunRecord) -> Iterator[tuple[str, str | None]]:
-    checkout, environment = record.checkout, record.environment
-    yield "status", record.status
-    yield "host", record.host
-    yield "attempt", str(len(record.attempts) or 1)
-    yield "run", record.id
-    yield "commit", checkout.commit if checkout else None
-    yield "tree", checkout.tree if checkout else None
-    yield "image", environment.image
-    yield "digest", environment.digest
-    yield "cause", record.cause
+def _properties(record: RunRecord) -> dict[str, str | None]:
+    checkout, around = record.checkout, record.environment
+    found = {"status": record.status, "host": record.host, "attempt": str(len(record.attempts) or 1), "run": record.id}
+    found |= {"commit": checkout.commit, "tree": checkout.tree} if checkout else {}
+    found |= {"image": around.image, "digest": around.digest, "cause": record.cause}
     for number, attempt in enumerate(record.earlier, 1):
-        yield f"attempt {number}", f"{attempt.id} {attempt.status} on {attempt.host or ''}".strip()
-
-
-def _element(record: RunRecord) -> str | None:
-    """A status that no run ends with is an error: the file must not be greener than the run."""
-    return None if record.status == PASSED else _ELEMENTS.get(record.status, "error")
+        found[f"attempt {number}"] = f"{attempt.id} {attempt.status} on {attempt.host or ''}".strip()
+    return found
 
 
 def _seconds(record: RunRecord) -> float:
     return record.timings.seconds or 0.0
-
-
-def _timestamp(records: Sequence[RunRecord]) -> dict[str, str]:
-    """When the first row began: ISO without an offset, as the schema has it, and so in UTC like the records."""
-    begun = [record.started_at for record in records if record.started_at]
-    return {"timestamp": _text(min(begun)[: len("2026-01-01T00:00:00")])} if begun else {}
 
 
 def _text(value: str) -> str:

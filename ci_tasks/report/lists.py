@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ci_tasks.errors import some
+from ci_tasks.errors import one_line, some
 from ci_tasks.records import BLOCKED, FAILED, PASSED, PlanEntry, RowTally, RunRecord
 from ci_tasks.report.results import cause_and_reason, deviations, reasons_once
 from ci_tasks.report.table import Table, duration, paragraph
@@ -35,13 +35,11 @@ def plans(entries: Sequence[PlanEntry], width: int | None = None) -> list[str]:
 
 def runs(records: Sequence[RunRecord], ages: Sequence[str], width: int | None = None) -> list[str]:
     """One line a run; `ages` say how long ago each started."""
-    body = [(r.id, r.status, r.host, old, r.row or "-", _reason(r)) for r, old in zip(records, ages, strict=True)]
-    words = [tuple("-" if cell is None else " ".join(cell.split()) for cell in line) for line in body]
-    return Table(reasons_once(words), ("RUN", "STATUS", "HOST", "AGE", "ROW", "REASON")).text(width)
-
-
-def _reason(record: RunRecord) -> str:
-    return "; ".join(filter(None, [cause_and_reason(record), "its files are gone" if record.files_gone else ""]))
+    body = []
+    for r, old in zip(records, ages, strict=True):
+        reason = "; ".join(filter(None, [cause_and_reason(r), "its files are gone" if r.files_gone else ""]))
+        body.append((r.id, r.status, r.host or "-", old, one_line(r.row) or "-", reason))
+    return Table(reasons_once(body), ("RUN", "STATUS", "HOST", "AGE", "ROW", "REASON")).text(width)
 
 
 def age(seconds: float) -> str:
@@ -62,11 +60,6 @@ def _tally(tally: RowTally) -> tuple[str, ...]:
     counts = [str(tally.counts.get(status, 0)) for status in _COUNTED]
     other = sum(count for status, count in tally.counts.items() if status not in _COUNTED)
     times = ("-" if seconds is None else duration(seconds) for seconds in (tally.seconds, tally.queued))
-    return (tally.label, tally.row, tally.host, *counts, str(other), *times, _rate(tally))
-
-
-def _rate(tally: RowTally) -> str:
-    """The share of failures, and `flaky` where one tree did both."""
     failed, passed = tally.counts.get(FAILED, 0), tally.counts.get(PASSED, 0)
-    rate = rate_and_interval(failed, failed + passed)
-    return f"{rate}, flaky" if tally.flaky else rate
+    rate = rate_and_interval(failed, failed + passed) + (", flaky" if tally.flaky else "")  # one tree did both
+    return (tally.label, tally.row, tally.host, *counts, str(other), *times, rate)

@@ -14,7 +14,7 @@ from ci_tasks.errors import counted, one_line, printable
 from ci_tasks.report.table import GAP, cell_len, padded
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 # How a row stands that has no status yet. A stalled one runs, and has written nothing for its stall_minutes.
 RUNNING, STALLED, WAITING = "running", "stalled", "waiting"
@@ -76,29 +76,23 @@ def style(state: str) -> str:
     return _STYLES.get(state, "")
 
 
-def progress_table(
-    title: str, rows: Sequence[RowProgress], height: int, hosts: Sequence[HostProgress] = ()
-) -> RenderableType:
-    """The table for a terminal of `height` lines: what runs and what went wrong first, what does not fit as a count.
-    With more than one host a line for each is above it."""
-    return _Screen(title, tuple(rows), tuple(hosts) if len(hosts) > 1 else (), height)
-
-
 @dataclass(frozen=True)
-class _Screen:
-    """Hosts above rows: how much of a row is said depends on the terminal's width, which is known when it is drawn."""
+class ProgressTable:
+    """The table for a terminal of `height` lines: what runs and what went wrong first, what does not fit as a count.
+    With more than one host a line for each is above it. How much of a row is said depends on the terminal's width,
+    which is known when it is drawn."""
 
     head: str
-    rows: tuple[RowProgress, ...]
-    hosts: tuple[HostProgress, ...]
+    rows: Sequence[RowProgress]
     height: int
+    hosts: Sequence[HostProgress] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        width = options.max_width
-        hosts = _hosts(self.rows, self.hosts, max(2, (self.height - _FRAME) // _HOSTS_PART)) if self.hosts else []
-        rows = _rows(self.rows, self.height - _FRAME - len(hosts), width, several_hosts=bool(self.hosts))
+        width, several = options.max_width, len(self.hosts) > 1
+        hosts = _hosts(self.rows, self.hosts, max(2, (self.height - _FRAME) // _HOSTS_PART)) if several else []
+        rows = _rows(self.rows, self.height - _FRAME - len(hosts), width, several_hosts=several)
         # A terminal echoes ^C at the end of the last line. It must not wrap: one line of the table would be left.
         counts = (max(width - len(_ECHO), 1), [(_counts(self.rows), "italic")])
         for most, line in [*((width, line) for line in ([(self.head, "italic")], *hosts, *rows)), counts]:

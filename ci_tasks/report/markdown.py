@@ -1,17 +1,17 @@
 """Runs as markdown: fit for a GitHub job summary, or for a comment.
 
 GitHub takes a megabyte a step and drops the whole summary beyond it, so the text stays below: what failed stands first.
-What leaves this machine, this text or a page, is without the checkout's path, home directories and names of users.
+What leaves this machine, this text or a page, is without our directories, home directories and names of users.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.report import results
-from ci_tasks.report.outcome import verdict
+from ci_tasks.report.results import verdict
 from ci_tasks.report.table import Table, cell, fenced
 from ci_tasks.report.triage import describe, exceptions_of, hang_groups
 
@@ -19,10 +19,10 @@ MOST = 900_000  # bytes
 _SYMBOLS = {"passed": "✅", "failed": "❌", "vacuous": "⚠️", "blocked": "🚧", "cancelled": "⏹️", "lost": "❓"}
 
 
-def render(name: str, records: Sequence[RunRecord]) -> str:
-    """The summary of the runs that `name` stands for; ends with a newline."""
+def render(name: str, records: Sequence[RunRecord], places: Mapping[str, str] | None = None) -> str:
+    """The summary of the runs that `name` stands for; ends with a newline. `places` are as those of Public."""
     records = sorted(records, key=lambda record: record.status == PASSED)
-    public = Public(records)
+    public = Public(records, places or {})
     parts = [public.text(part) for part in (*_head(name, records), *_failures(records), _deviations(records))]
     kept: list[str] = []
     left = MOST
@@ -82,19 +82,26 @@ _SHARED = {"root", "runner", "ubuntu", "user", "slime", "verl"}  # accounts that
 
 
 class Public:
-    """Hides what the records' checkouts say of this machine."""
+    """Hides what would show this machine and its person: the records' checkouts and overlays have their own names, and
+    the directories `places` those that are given for them, such as `$CI_TASKS_HOME`."""
 
-    def __init__(self, records: Sequence[RunRecord]) -> None:
-        paths = {record.checkout.path for record in records if record.checkout and len(record.checkout.path) > 1}
-        longest_first = sorted(paths, key=len, reverse=True)
-        self._paths = {form: path.rpartition("/")[2] for path in longest_first for form in (path, cell(path))}
-        names = {match[1] for path in paths if (match := _HOME.match(path)) and match[1]} - _SHARED
-        words = "|".join(re.escape(name) for name in names if len(name) >= _SHORTEST)
-        self._names = re.compile(rf"(?<![\w.-])(?:{words})(?![\w.-])") if words else None
+    def __init__(self, records: Sequence[RunRecord], places: Mapping[str, str]) -> None:
+        checkouts = [record.checkout for record in records if record.checkout]
+        trees = [tree.path for checkout in checkouts for tree in (checkout, *checkout.overlays)]
+        named = {path: path.rpartition("/")[2] for path in trees} | dict(places)
+        longest_first = sorted((path for path in named if len(path) > 1), key=len, reverse=True)
+        self._names = {form: named[path] for path in longest_first for form in (path, cell(path))}
+        self._paths = _words(self._names)
+        homes = [*trees, *(path for path, name in places.items() if name == "~")]
+        people = {match[1] for path in homes if (match := _HOME.match(path)) and match[1]} - _SHARED
+        self._people = _words(name for name in people if len(name) >= _SHORTEST)
 
     def text(self, text: str) -> str:
         if "/" in text:
-            for path, name in self._paths.items():
-                text = text.replace(path, name)
-            text = _HOME.sub("~", text)
-        return self._names.sub("USER", text) if self._names else text
+            text = _HOME.sub("~", self._paths.sub(lambda path: self._names[path[0]], text))
+        return self._people.sub("USER", text)
+
+
+def _words(texts: Iterable[str]) -> re.Pattern[str]:
+    """Any of the texts, where it is not a part of a longer word; nothing without texts."""
+    return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, texts)) or '(?!)'})(?![\w.-])")

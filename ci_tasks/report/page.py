@@ -29,8 +29,7 @@ from ci_tasks.logs.lines import blocks, segments, visible
 from ci_tasks.logs.metrics import Series
 from ci_tasks.records import PLANNED, RUNNING, RunEnvironment, RunRecord, overall
 from ci_tasks.report.markdown import Public
-from ci_tasks.report.outcome import NextStep, failures, verdict
-from ci_tasks.report.results import attempts, evidence_of, rows_by_deviation, took
+from ci_tasks.report.results import NextStep, attempts, evidence_of, failures, rows_by_deviation, took, verdict
 from ci_tasks.report.table import duration
 from ci_tasks.report.triage import describe, exceptions_of, numbered_context
 
@@ -43,58 +42,50 @@ _HIDING = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 @dataclass(frozen=True)
-class Log:
-    """A log whose end the page shows: `pieces` are its bytes, cut anywhere and read once."""
-
-    title: str
-    pieces: Iterable[bytes]
-
-
-@dataclass(frozen=True)
 class Run:
-    """One row's run: its record, when it had which GPUs, its metrics with whose they are, its log, and the samples of
-    its GPUs by UUID, as far as it has them."""
+    """One row's run: its record, when it had which GPUs, its metrics with whose they are, its log as bytes, cut
+    anywhere and read once, and the samples of its GPUs by UUID, as far as it has them."""
 
     record: RunRecord
     bar: Bar | None = None
     series: Sequence[tuple[str, Series]] = field(default_factory=tuple)
-    log: Log | None = None
+    log: Iterable[bytes] | None = None
     gpus: Mapping[str, Sequence[GpuSample]] = field(default_factory=dict)
 
 
 def page(
-    title: str, runs: Sequence[Run], more_logs: Sequence[Log] = (), made: str = "", steps: Sequence[NextStep] = ()
+    title: str,
+    runs: Sequence[Run],
+    made: str = "",
+    steps: Sequence[NextStep] = (),
+    places: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """The page's text. `title` names the runs, `made` says at its foot when and by what, `steps` are the commands that
-    come next. Reads each log once, when its turn comes."""
+    come next, `places` are as those of Public. Reads each log once, when its turn comes."""
     records = [run.record for run in runs]
-    logs = [*(run.log for run in runs if run.log is not None), *more_logs]
-    numbers = {run.record.id: str(logs.index(run.log)) for run in runs if run.log is not None}
+    logs = [(run.record, run.log) for run in runs if run.log is not None]
     most = min(MOST_LINES, _ALL_LINES // max(len(logs), 1))
+    metrics: dict[str, list[tuple[str, Series]]] = {}  # a row's runs share its charts
+    for run in runs:
+        metrics.setdefault(run.record.row, []).extend(run.series)
     style = resources.text("report/page.css")
-    template = _environment(Public(records)).from_string(resources.text("report/page.html.j2"))
+    template = _environment(Public(records, places or {})).from_string(resources.text("report/page.html.j2"))
     return template.generate(
-        title=title,
-        style=Markup(style),
+        title=title, made=made, steps=steps, records=records, style=Markup(style),
         style_digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        verdict=verdict(records),
-        overall=overall([record.counted_status for record in records]),
+        verdict=verdict(records), overall=overall([record.counted_status for record in records]),
         unfinished=any(record.status in (RUNNING, PLANNED) for record in records),
-        records=records,
         hosts=list(dict.fromkeys(record.host for record in records if record.host)),
         checkouts=list(dict.fromkeys(record.checkout for record in records if record.checkout)),
         started=min((record.started_at for record in records if record.started_at), default="")[:19].replace("T", " "),
         failures=failures(records),
-        steps=steps,
-        log_of=numbers,
+        log_of={record.id: str(at) for at, (record, _) in enumerate(logs)},
         gpus=[(run.record, charts) for run in runs if (charts := gpu_charts(run.gpus))],
-        metrics=_metrics(runs),
+        metrics=[(row, metric_charts(series)) for row, series in metrics.items() if series],
         timeline=timeline([run.bar for run in runs if run.bar is not None]),
-        deviations=rows_by_deviation(records),
-        environments=_environments(records),
-        logs=[(log.title, _last_lines(log.pieces, most)) for log in logs],
-        made=made,
-    )
+        deviations=rows_by_deviation(records), environments=_environments(records),
+        logs=[(f"{one.row}: {one.status} ({one.id})", _last_lines(log, most)) for one, log in logs],
+    )  # fmt: skip
 
 
 def _environment(public: Public) -> jinja2.Environment:
@@ -114,26 +105,14 @@ def _environment(public: Public) -> jinja2.Environment:
     return environment
 
 
-def _metrics(runs: Sequence[Run]) -> list[tuple[str, Any]]:
-    """A row's runs share its charts."""
-    rows: dict[str, list[tuple[str, Series]]] = {}
-    for run in runs:
-        rows.setdefault(run.record.row, []).extend(run.series)
-    return [(row, metric_charts(series)) for row, series in rows.items() if series]
-
-
 def _environments(records: Sequence[RunRecord]) -> list[tuple[list[RunRecord], RunEnvironment]]:
     """The machines, images and packages with the rows that had them, without what is another for each run."""
-    groups: list[tuple[list[RunRecord], RunEnvironment]] = []
+    groups: dict[str, tuple[list[RunRecord], RunEnvironment]] = {}
     for record in records:
         containers = tuple(replace(each, name="", started_at="") for each in record.environment.containers)
         lasting = replace(record.environment, containers=containers)
-        alike = next((rows for rows, environment in groups if environment == lasting), None)
-        if alike is None:
-            groups.append(([record], lasting))
-        else:
-            alike.append(record)
-    return groups
+        groups.setdefault(repr(lasting), ([], lasting))[0].append(record)
+    return list(groups.values())
 
 
 def _last_lines(pieces: Iterable[bytes], most: int) -> Iterator[str]:
@@ -299,15 +278,12 @@ def _timeline_row(bar: Bar, start: float, end: float) -> TimelineRow:
     scale = 100 / max(end - start, 0.1)
     began_at, held_at, ended_at = ((at - start) * scale for at in (bar.began, held, bar.ended))
     where = f"GPU {', '.join(map(str, bar.gpus))}" if bar.gpus else ""
-    words = "; ".join(
-        [
-            *filter(None, [" of ".join(filter(None, [where, bar.host]))]),
-            f"{duration(bar.began - start)} to {duration(bar.ended - start)}",
-            *([f"waited {duration(held - bar.began)}"] if held - bar.began >= 1 else []),
-            *(f"{what} at {duration(max(0.0, at - start))}" for at, what in bar.phases),
-        ]
-    )
-    return TimelineRow(bar, words, _stroke(began_at, held_at), _stroke(held_at, max(ended_at, held_at + 0.3)))
+    words = [" of ".join(filter(None, [where, bar.host]))]
+    words.append(f"{duration(bar.began - start)} to {duration(bar.ended - start)}")
+    words += [f"waited {duration(held - bar.began)}"] if held - bar.began >= 1 else []
+    words += [f"{what} at {duration(max(0.0, at - start))}" for at, what in bar.phases]
+    text = "; ".join(filter(None, words))
+    return TimelineRow(bar, text, _stroke(began_at, held_at), _stroke(held_at, max(ended_at, held_at + 0.3)))
 
 
 def _stroke(first: float, last: float) -> str:

@@ -1,16 +1,21 @@
-"""What ends a run: the table of its rows, what was odd about GPUs, what was left on hosts, and what differs from CI."""
+"""What ends a run: the table of its rows, what was odd about GPUs, what was left on hosts, and what differs from CI;
+and the answer in words: the verdict as a sentence, what made rows fail, and the commands that come next."""
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
+from ci_tasks import records as words
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Deviation
 from ci_tasks.errors import counted, one_line, shortened, some
 from ci_tasks.logs.causes import NOTHING, UNKNOWN
-from ci_tasks.records import EXIT_CODES, PASSED, Attempt, Evidence, GpuUse, RunRecord, epoch_seconds
+from ci_tasks.records import EXIT_CODES, PASSED, Attempt, PlanEntry, RunRecord, epoch_seconds
 from ci_tasks.report.table import Table, duration, paragraph
 
+Deviating = Sequence[PlanEntry] | Sequence[RunRecord]
 _MAX_CELL = 120  # characters of what CI has, and of what is here
 _REPEATED = 60  # a longer reason that several rows have in turn is printed once
 GPU_HEADING = "GPUs while rows ran:"
@@ -19,14 +24,21 @@ _MAX_REASON = 500  # characters, with the path of a log and an override; the rec
 _WHAT_WAS_TESTED = {"code", "files unlike your disk", "files of the run", "status.json", "exit code", "retried"}
 _HARMLESS = {"PYTEST_ADDOPTS", "install steps", "pull request", "changed tests", "event", "if", "node"}
 _SCHEDULING = ("concurrency", "strategy.", "on.")
-
-
-class Deviating(Protocol):
-    @property
-    def row(self) -> str: ...
-
-    @property
-    def deviations(self) -> Sequence[Deviation]: ...
+_ALLOWED = "allowed"  # of a failed row that does not fail CI's run
+# Status → what is said of one row, and of several; what matters most comes first.
+_PHRASES = {
+    words.FAILED: ("failed", "failed"),
+    words.VACUOUS: ("ran no test", "ran no test"),
+    words.LOST: ("was lost", "were lost"),
+    words.BLOCKED: ("was blocked", "were blocked"),
+    words.CANCELLED: ("was cancelled", "were cancelled"),
+    words.RUNNING: ("is running", "are running"),
+    words.PLANNED: ("has not started", "have not started"),
+    _ALLOWED: ("failed, which CI allows", "failed, which CI allows"),
+    words.PASSED: ("passed", "passed"),
+}
+_LONG = 160  # characters of a cause
+_MOST_NAMED = 3  # rows that a command names
 
 
 def table(records: Sequence[RunRecord], logs: Sequence[str], width: int | None = None) -> list[str]:
@@ -39,54 +51,36 @@ def table(records: Sequence[RunRecord], logs: Sequence[str], width: int | None =
         for r in records
     ]
     lines = Table(reasons_once(body), head).text(width)
-    shown = [(r, log) for r, log in zip(records, logs, strict=True) if r.status != PASSED and r.started_at]
-    if shown:
-        lines += [
-            "",
-            *Table([(f"log of {r.row}:", f"{log}:{r.line_no}" if r.line_no else log) for r, log in shown]).text(width),
-        ]
-    for part in (gpu_oddities(records, width), left_on_hosts(records, width)):
-        lines += ["", *part] if part else []
-    return lines
-
-
-def gpu_oddities(records: Sequence[RunRecord], width: int | None = None) -> list[str]:
-    """The lines of `gpu_sentences` under their heading; none where there are no sentences."""
-    body = [(f"  {row}:", sentence) for row, sentence in gpu_sentences(records)]
-    return [GPU_HEADING, *Table(body).text(width)] if body else []
+    ran = [(r, log) for r, log in zip(records, logs, strict=True) if r.status != PASSED and r.started_at]
+    if shown := [(f"log of {r.row}:", f"{log}:{r.line_no}" if r.line_no else log) for r, log in ran]:
+        lines += ["", *Table(shown).text(width)]
+    if odd := [(f"  {row}:", sentence) for row, sentence in gpu_sentences(records)]:
+        lines += ["", GPU_HEADING, *Table(odd).text(width)]
+    return lines + left_on_hosts(records, width)
 
 
 def gpu_sentences(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
     """With its row, what was odd about the GPUs while it ran, and of a row that did not pass, when they were not
     sampled."""
-    return [
-        (record.row, sentence)
-        for record in records
-        if record.gpu_use is not None
-        for sentence in _of_gpus(record.gpu_use, failed=record.status != PASSED)
-    ]
-
-
-def _of_gpus(use: GpuUse, *, failed: bool) -> list[str]:
-    shown = [*use.oddities[:_MOST_ODDITIES]]
-    more = len(use.oddities) - len(shown)
-    shown += [f"and {more} more, see `ci-tasks report --html`"] if more else []
-    return [*shown, *(use.not_seen[:_MOST_ODDITIES] if failed else [])]
+    sentences: list[tuple[str, str]] = []
+    for record in records:
+        if (use := record.gpu_use) is not None:
+            shown, more = [*use.oddities[:_MOST_ODDITIES]], len(use.oddities) - _MOST_ODDITIES
+            shown += [f"and {more} more, see `ci-tasks report --html`"] if more > 0 else []
+            shown += use.not_seen[:_MOST_ODDITIES] if record.status != PASSED else []
+            sentences += [(record.row, sentence) for sentence in shown]
+    return sentences
 
 
 def left_on_hosts(records: Sequence[RunRecord], width: int | None = None) -> list[str]:
     """What could not be removed or collected at the end of a run, with its host and row."""
     attempts = [(record, attempt) for record in records for attempt in record.attempts if attempt.left]
-    body = [
-        (f"  {attempt.host or 'local'}:", f"{record.row}: {one_line(line)}")
-        for record, attempt in attempts
-        for line in attempt.left
-    ]
+    body = [(f"  {a.host or 'local'}:", f"{r.row}: {one_line(line)}") for r, a in attempts for line in a.left]
     if not body:
         return []
     hosts = list(dict.fromkeys(attempt.host or "local" for _, attempt in attempts))
     commands = ", ".join(f"`ci-tasks clean --host {host}`" for host in hosts)
-    return [f"Left at the end ({commands}):", *Table(body).text(width)]
+    return ["", f"Left at the end ({commands}):", *Table(body).text(width)]
 
 
 def cause_and_reason(record: RunRecord) -> str:
@@ -116,12 +110,6 @@ def reason_with_attempts(record: RunRecord) -> str:
     return f"{reason} ({before})" if reason and before else reason or before
 
 
-def evidence_of(record: RunRecord) -> str:
-    """That a script ran shows something only where it ran to a good end."""
-    weak = record.evidence.kind in ("script", "set-up") and record.status != PASSED
-    return "-" if weak else evidence(record.evidence)
-
-
 def reasons_once(body: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """A long reason that the row above has too, such as what a machine lacks, is not said again."""
     above = ["", *(line[-1] for line in body)]
@@ -139,7 +127,7 @@ def summary(records: Sequence[RunRecord]) -> str:
 
 
 def deviations(
-    records: Sequence[Deviating], width: int | None = None, known: Collection[Deviation] = (), more: str = ""
+    records: Deviating, width: int | None = None, known: Collection[Deviation] = (), more: str = ""
 ) -> list[str]:
     """What differs from CI, a line each: differences that all rows share once, others with their rows. `known` ones are
     only counted; `more` is the command that lists them."""
@@ -148,7 +136,8 @@ def deviations(
     body = [
         (
             f"  {_short(item.what)}:",
-            f"{_short(item.ci)} → {_short(item.here)}; {one_line(item.why)}{_of(names, all_rows)}",
+            f"{_short(item.ci)} → {_short(item.here)}; {one_line(item.why)}"
+            + ("" if len(names) == all_rows else f" [{some(names, 2)}]"),
         )
         for item, names in rows.items()
         if item not in known
@@ -159,7 +148,7 @@ def deviations(
     return lines
 
 
-def rows_by_deviation(records: Sequence[Deviating]) -> dict[Deviation, list[str]]:
+def rows_by_deviation(records: Deviating) -> dict[Deviation, list[str]]:
     """What differs from CI with the rows that have it: what can change a result first, else as recorded. Rows that
     never began have none."""
     rows: dict[Deviation, dict[str, None]] = {}
@@ -178,8 +167,11 @@ def _rank(deviation: Deviation) -> int:
     return 2 if deviation.what in _HARMLESS or deviation.what.startswith(_SCHEDULING) else 1
 
 
-def evidence(counts: Evidence) -> str:
-    parts = []
+def evidence_of(record: RunRecord) -> str:
+    """That a script ran shows something only where it ran to a good end."""
+    counts, parts = record.evidence, list[str]()
+    if counts.kind in ("script", "set-up") and record.status != PASSED:
+        return "-"
     if counts.kind in ("junit", "pytest", "unittest"):
         parts.append(counted(counts.tests, "test"))
     if counts.failures:
@@ -201,19 +193,115 @@ def _short(text: str) -> str:
     return shortened(one_line(text), _MAX_CELL)
 
 
-def _of(rows: Sequence[str], all_rows: int) -> str:
-    """Which rows a difference is about, unless it is about all."""
-    return "" if len(rows) == all_rows else f" [{some(rows, 2)}]"
-
-
 def wall_time(records: Sequence[RunRecord]) -> list[str]:
     """The line below the table of a run of several rows of which one has GPUs, earlier attempts included."""
-    times = [
-        (epoch_seconds(attempt.started_at), epoch_seconds(attempt.ended_at))
-        for record in records
-        for attempt in record.attempts
-    ]
+    every = [attempt for record in records for attempt in record.attempts]
+    times = [(epoch_seconds(attempt.started_at), epoch_seconds(attempt.ended_at)) for attempt in every]
     spans = [(start, end) for start, end in times if start is not None and end is not None and end >= start]
     if len(records) < 2 or not spans or not any(record.gpus for record in records):
         return []
     return [f"Wall time: {duration(max(end for _, end in spans) - min(start for start, _ in spans))}"]
+
+
+# -- the answer in words ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Rows that failed, or did not run, in one and the same way: their triages have one signature, or they give one
+    reason. `cause` is its class in `triage --json`, "" where none is known, `reason` what a person reads."""
+
+    status: str
+    cause: str
+    reason: str
+    records: tuple[RunRecord, ...]
+
+
+@dataclass(frozen=True)
+class NextStep:
+    command: str
+    purpose: str
+
+
+def verdict(records: Sequence[RunRecord]) -> str:
+    """`3 of 10 rows failed, 1 was blocked, 6 passed`."""
+    counts = Counter(_ALLOWED if one.may_fail and one.status == words.FAILED else one.status for one in records)
+    ordered = [(word, counts[word]) for word in dict.fromkeys((*_PHRASES, *counts)) if counts[word]]
+    if not ordered:
+        return "No row ran"
+    (first, count), *others = ordered
+    if len(records) == 1:
+        return f"{records[0].row} {_phrase(first, 1)}"
+    noun = "rows" if len({record.row for record in records}) == len(records) else "runs"
+    if not others:
+        return f"All {count} {noun} {_phrase(first, count)}"
+    rest = [f"{number} {_phrase(word, number)}" for word, number in others]
+    return ", ".join([f"{count} of {len(records)} {noun} {_phrase(first, count)}", *rest])
+
+
+def failures(records: Sequence[RunRecord]) -> list[Failure]:
+    """Why rows that ended did not pass; what matters most, and what hit most rows, first."""
+    grouped: dict[tuple[str, str, str], list[RunRecord]] = {}
+    for record in records:
+        if record.status in words.EXIT_CODES and record.status != words.PASSED:
+            cause = record.cause if record.cause not in (None, UNKNOWN, NOTHING) else ""
+            grouped.setdefault((record.status, cause or "", record.signature or record.reason), []).append(record)
+    found = []
+    for (status, cause, _), alike in grouped.items():
+        reason = alike[0].triage.reason if cause and alike[0].triage else alike[0].reason.strip().partition("\n")[0]
+        found.append(Failure(status, cause, shortened(reason, _LONG) or "the log does not say why", tuple(alike)))
+    order = list(_PHRASES)
+    return sorted(found, key=lambda failure: (order.index(failure.status), -len(failure.records)))
+
+
+def next_steps(
+    names: Sequence[str], records: Sequence[RunRecord], commands: Collection[str], kept: Collection[str] = ()
+) -> list[NextStep]:
+    """What to type next. `names` are the runs' or their batches', `commands` those of the features here, `kept` the ids
+    of failed runs whose workspace or container is still there."""
+    of = {status: [record for record in records if record.status == status] for status in _PHRASES}
+    steps = []
+    if of[words.RUNNING] or of[words.PLANNED] or of[words.LOST]:
+        steps += [NextStep(f"ci-tasks attach {name}", "Follow the rows to their end.") for name in names]
+    steps += [
+        NextStep(f"ci-tasks retry {id}", "After an edit: run the failed step again where the run was kept.")
+        for id in [*kept][:_MOST_NAMED]
+    ]
+    if again := [*of[words.FAILED], *of[words.VACUOUS], *of[words.BLOCKED], *of[words.CANCELLED]]:
+        steps.append(_run_again(again))
+    if of[words.FAILED] and "compare" in commands:
+        steps.append(NextStep(_of_row("compare", of[words.FAILED][0]), "Is it this change, or is the base broken too?"))
+    elif of[words.FAILED] and "bisect" in commands:
+        steps.append(NextStep(f"{_of_row('bisect', of[words.FAILED][0])} --good REV", "Find the commit that broke it."))
+    if "doctor" in commands:
+        hosts = _hosts(of[words.BLOCKED])
+        steps += [
+            NextStep(f"ci-tasks doctor --host {shlex.quote(host)}", "Check what the host lacks.") for host in hosts
+        ]
+    return steps or [NextStep(f"ci-tasks report {','.join(names)} --markdown", "The same for a pull request.")]
+
+
+def _phrase(status: str, count: int) -> str:
+    one, several = _PHRASES.get(status, (status, status))
+    return one if count == 1 else several
+
+
+def _hosts(records: Sequence[RunRecord]) -> list[str]:
+    return list(dict.fromkeys(record.host or "local" for record in records))
+
+
+def _run_again(records: Sequence[RunRecord]) -> NextStep:
+    label, hosts = records[0].label, ",".join(_hosts(records))
+    command = f"ci-tasks remote --host {shlex.quote(hosts)} {shlex.quote(label)}"
+    rows = list(dict.fromkeys(record.row for record in records if record.label == label))
+    if len(rows) > _MOST_NAMED or any("," in row for row in rows):
+        return NextStep(f"{command} --last-failed", "Run again what did not pass in the label's last run.")
+    return NextStep(
+        f"{command} --only {shlex.quote(','.join(rows))} --keep",
+        "Run it again, and keep what `shell` and `retry` need.",
+    )
+
+
+def _of_row(command: str, record: RunRecord) -> str:
+    where = f" --host {shlex.quote(record.host)}" if record.host else ""
+    return f"ci-tasks {command} {shlex.quote(record.label)} --only {shlex.quote(record.row)}{where}"

@@ -16,6 +16,7 @@ GAP = "  "
 _INDENT = "    "  # of what continues below its row
 _LEAST = 24  # columns that a sentence needs to stand beside other cells
 _CELL = 400  # characters of a cell of markdown
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 # What markdown or HTML takes for more than text: an underscore only at a word's edge, a bracket only where a link ends.
 _SPECIAL = re.compile(r"[\\`*<>|~&]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|:(?=[\w+-]+:)")
 # GitHub makes links of them after it has read entities; a space of no width stops it.
@@ -121,6 +122,12 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min" + (f" {rest:02d} s" if rest else "")
     return f"{minutes // 60} h" + (f" {minutes % 60:02d} min" if minutes % 60 else "")
+
+
+def size(count: float) -> str:
+    """Bytes as people read them: `1.2 GB`, `34.5 MB`, `0.3 kB`."""
+    unit, name = next(((unit, name) for unit, name in _UNITS if count >= unit), _UNITS[-1])
+    return f"{count / unit:.1f} {name}"
 
 
 def cell(text: str) -> str:

@@ -26,11 +26,12 @@ def describe(triage: Triage, width: int | None = None, source: str = "") -> list
     facts: list[tuple[str, str]] = []
     if triage.verdict not in (PASSED, UNKNOWN):
         where = f"line {triage.line_no}" if triage.line_no else "no line"
+        where += f" in {' > '.join(triage.frames)}" if triage.frames else ""
         facts = [
             ("cause:", cause_sentence(triage)),
             *([("tests:", tests_sentence(triage))] if triage.tests else []),
             ("line:", _cut(triage.text or triage.line or "(the log says nothing)")),
-            ("where:", f"{where}{_frames(triage)}, confidence {triage.confidence:.2f}"),
+            ("where:", f"{where}, confidence {triage.confidence:.2f}"),
             *([("signature:", _cut(triage.signature))] if triage.signature else []),
         ]
     if triage.verdict != PASSED and triage.confidence < _SURE:
@@ -42,8 +43,10 @@ def describe(triage: Triage, width: int | None = None, source: str = "") -> list
     facts += [("job:", f"{name}: {_cut(how)}") for name, how in triage.jobs.items()]
     body = Table([(f"{name:<10}", text) for name, text in facts]).text(width)
     follows = [f"next: {printable(command)}"] if source and (command := next_command(triage, source)) else []
-    context = [printable(line) for line in _context(triage, width)] if facts else []
-    return [VERDICTS.get(triage.verdict, triage.verdict), *body, *context, *(["", *follows] if follows else [])]
+    around = numbered_context(triage) if facts else []
+    context = ["", *(part for each in around for part in _numbered(*each, triage.line_no, width))] if around[1:] else []
+    shown = [*body, *map(printable, context), *(["", *follows] if follows else [])]
+    return [VERDICTS.get(triage.verdict, triage.verdict), *shown]
 
 
 def hang_groups(hang: Hang, width: int | None = None) -> list[str]:
@@ -64,17 +67,6 @@ def numbered_context(triage: Triage) -> list[tuple[int, str]]:
         return []
     first = triage.line_no - triage.context.index(triage.line)
     return list(enumerate((_CI_PREFIX.sub("", line, count=1) for line in triage.context), first))
-
-
-def _frames(triage: Triage) -> str:
-    return f" in {' > '.join(triage.frames)}" if triage.frames else ""
-
-
-def _context(triage: Triage, width: int | None) -> list[str]:
-    lines = numbered_context(triage)
-    if len(lines) < 2:
-        return []
-    return ["", *(part for number, line in lines for part in _numbered(number, line, triage.line_no, width))]
 
 
 def _numbered(number: int, line: str, failing_line: int | None, width: int | None) -> list[str]:

@@ -39,11 +39,8 @@ def gpu_use(
     if not gpus:
         return None
     strangers = list(islice((sentence for gpu in gpus for sentence in gpu.strangers()), _MOST_SENTENCES))
-    oddities = [
-        *strangers,
-        *(sentence for gpu in gpus for sentence in gpu.faults()),
-        *_xids(samples, {gpu.samples[0].uuid for gpu in gpus}),
-    ]
+    faults = [sentence for gpu in gpus for sentence in gpu.faults()]
+    oddities = [*strangers, *faults, *_xids(samples, {gpu.samples[0].uuid for gpu in gpus})]
     return GpuUse(
         gpus=tuple(gpu.peaks() for gpu in gpus),
         seconds=round(max(gpu.end for gpu in gpus) - min(gpu.samples[0].t for gpu in gpus), 1),
@@ -115,20 +112,13 @@ class _Gpu:
 
     def peaks(self) -> GpuPeaks:
         whole = merged(self.samples)
+        others = max(self.memory(sample)["other"] for sample in self.samples) if self.holders else None
+        slowed = {reason: round(seconds, 1) for reason, seconds in whole.slowed.items()}
+        errors = [_increase(getattr(one, kind) for one in self.samples) for kind in ("corrected", "uncorrected")]
         return GpuPeaks(
-            gpu=self.number,
-            uuid=whole.uuid,
-            total=whole.total,
-            used=whole.used,
-            others=max(self.memory(sample)["other"] for sample in self.samples) if self.holders else None,
-            utilization=whole.utilization,
-            watts=whole.watts,
-            celsius=whole.celsius,
-            sm_mhz=whole.sm_mhz,
-            slowed={reason: round(seconds, 1) for reason, seconds in whole.slowed.items()},
-            corrected=_increase(sample.corrected for sample in self.samples),
-            uncorrected=_increase(sample.uncorrected for sample in self.samples),
-        )
+            self.number, whole.uuid, whole.total, whole.used, others, whole.utilization, whole.watts, whole.celsius,
+            whole.sm_mhz, slowed, *errors,
+        )  # fmt: skip
 
     def strangers(self) -> Iterator[str]:
         for holder in self.holders.values():

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from ci_tasks.agent.codec import from_json
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.records import FAILED, INSTALLING, PASSED, PLANNED, PREPARING, RowTally, RunRecord
+from ci_tasks.records import FAILED, INSTALLING, PASSED, PLANNED, PREPARING, UNFINISHED, RowTally, RunRecord
 from ci_tasks.results import index, store
 from ci_tasks.results.load import UnreadableRun, load_record
 
@@ -44,15 +45,6 @@ class RunQuery:
     limit: int | None = None
 
 
-@dataclass(frozen=True)
-class LastRun:
-    """How a row of a batch ended the last time; `running` or `planned` where it has not."""
-
-    row: str
-    status: str
-    batch: str
-
-
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 
@@ -73,13 +65,11 @@ def search(query: RunQuery) -> list[RunRecord]:
 
 def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
     """Row → the median of what it took where it passed, in seconds without its wait for GPUs, by its newest runs on
-    `hosts`; of a row that has none there, on all hosts. A row that has never passed is not in it. Empty where the
-    database cannot be used: an expectation is not worth waiting for."""
+    `hosts`; of a row that has none there, on all hosts. A row that has never passed is not in it."""
     found = _ask(
         "SELECT row, host, max(seconds - coalesce(queued, 0), 0) FROM runs "
         f"WHERE label = ? AND status = ? AND seconds IS NOT NULL AND NOT retry {index.NEWEST_FIRST}",
         *(label, PASSED),
-        at_any_price=False,
     )
     there: dict[str, list[float]] = defaultdict(list)
     anywhere: dict[str, list[float]] = defaultdict(list)
@@ -89,13 +79,35 @@ def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
     return {row: _median((there[row] or known)[:_RECENT]) or 0.0 for row, known in anywhere.items()}
 
 
+def expected_seconds(label: str, hosts: Sequence[str], rows: Collection[str] = (), only: str = "") -> float | None:
+    """How long a run of these rows, or of those that `only` means, takes if they run at once: the longest of them,
+    after what usually comes before the first row of the label on `hosts`, such as install steps. None if no such row
+    has passed before."""
+    parts = [part.strip() for part in only.split(",")]
+    took = [
+        seconds
+        for row, seconds in durations(label, hosts).items()
+        if (row in rows if rows else any(part in row for part in parts))
+    ]
+    began = _ask(
+        f"SELECT batch, min(at) FROM runs WHERE label = ? AND status = ? AND host IN ({', '.join('?' * len(hosts))}) "
+        f"AND NOT retry GROUP BY batch {index.NEWEST_FIRST} LIMIT {_RECENT}",
+        *(label, PASSED, *hosts),
+    )
+    before = list[float]()
+    for batch, at in began:
+        with suppress(ValueError):  # a directory of another name
+            before.append(max(0.0, at - store.started_at(batch)))
+    return max(took) + (_median(before) or 0.0) if took else None
+
+
 def flakes(query: RunQuery = RunQuery()) -> list[RowTally]:
     """Every row and host by name, with how often it ended how; `query` says which runs count."""
     where, values = _where(replace(query, limit=None))
     lines = _ask(
         "SELECT label, row, host, status, seconds, queued, coalesce(tree, commit_hash) FROM runs "
-        f"WHERE final AND NOT retry AND {where} {index.NEWEST_FIRST}",
-        *values,
+        f"WHERE status NOT IN ({', '.join('?' * len(UNFINISHED))}) AND NOT retry AND {where} {index.NEWEST_FIRST}",
+        *(*UNFINISHED, *values),
     )
     by_row: dict[tuple[str, str, str], list[tuple[Any, ...]]] = defaultdict(list)
     for label, row, host, *entry in lines:
@@ -111,9 +123,7 @@ def _tally(names: tuple[str, str, str], entries: list[tuple[Any, ...]]) -> RowTa
             statuses_by_tree[tree].add(status)
     passed = [entry for entry in entries if entry[0] == PASSED][:_RECENT]
     return RowTally(
-        label=names[0],
-        row=names[1],
-        host=names[2],
+        *names,
         counts=dict(Counter(status for status, *_ in entries)),
         seconds=_median([entry[1] for entry in passed if entry[1] is not None]),
         queued=_median([entry[2] for entry in passed if entry[2] is not None]),
@@ -122,29 +132,34 @@ def _tally(names: tuple[str, str, str], entries: list[tuple[Any, ...]]) -> RowTa
     )
 
 
-def latest(label: str, checkout: str) -> list[LastRun]:
+def latest(label: str, checkout: str) -> dict[str, str]:
     """The newest batch of a label from the checkout at that path: how each row of it ended last, in the order of the
-    rows. A batch that was only planned, or has yet to begin, is none. Empty where there is no such batch."""
+    rows; `running` or `planned` where it has not. A batch that was only planned, or has yet to begin, is none. Empty
+    where there is no such batch."""
     lines = _ask(
-        "SELECT row, status, batch FROM runs WHERE batch = ("
+        "SELECT row, status FROM runs WHERE batch = ("
         "SELECT batch FROM runs WHERE label = ? AND checkout = ? AND status NOT IN (?, ?, ?) AND NOT retry "
         f"{index.NEWEST_FIRST} LIMIT 1) ORDER BY number",
         *(label, checkout, PLANNED, PREPARING, INSTALLING),
     )
-    return list({row: LastRun(row, status, batch) for row, status, batch in lines}.values())
+    return {row: status for row, status in lines}  # noqa: C416
 
 
 def labels() -> list[str]:
     return sorted(label for (label,) in _ask("SELECT DISTINCT label FROM runs WHERE label != ''"))
 
 
+def update() -> None:
+    """Take in what there is, before files of runs are removed, or the index is asked by itself."""
+    _ask("SELECT 1")
+
+
 def hosts() -> list[str]:
     return sorted(host for (host,) in _ask("SELECT DISTINCT host FROM runs WHERE host != ''"))
 
 
-def _ask(query: str, *values: Any, at_any_price: bool = True) -> list[tuple[Any, ...]]:
-    """From the database. If that cannot be used, from the run directories by themselves; without `at_any_price`,
-    nothing."""
+def _ask(query: str, *values: Any) -> list[tuple[Any, ...]]:
+    """From the database. If that cannot be used, from the run directories by themselves."""
 
     def answer(connection: index.Connection) -> list[tuple[Any, ...]]:
         sync(connection)
@@ -153,9 +168,8 @@ def _ask(query: str, *values: Any, at_any_price: bool = True) -> list[tuple[Any,
     try:
         return index.with_connection(answer)
     except index.HistoryUnavailable as fault:
-        instead = "so every run directory is read" if at_any_price else "so no duration is expected"
-        index.warn_once(f"the history cannot be used, {instead}: {fault}")
-        return index.in_memory(answer) if at_any_price else []
+        index.warn_once(f"the history cannot be used, so every run directory is read: {fault}")
+        return index.in_memory(answer)
 
 
 def _record(batch: str, number: int, text: str) -> RunRecord:
@@ -196,8 +210,8 @@ def _median(values: list[float]) -> float | None:
 
 
 def sync(connection: index.Connection) -> None:
-    """Look at batches that are not known yet, those of which a row has no record, and new ones that have changed. What
-    is final stays, also when its files are removed. Raises sqlite3.Error, OSError."""
+    """Look at batches that are not known yet, those of which a row may change, and new ones that have changed. What is
+    final stays, also when its files are removed. Raises sqlite3.Error, OSError."""
     runs = store.home() / "runs"
     indexed = {name: (is_open, seen) for name, is_open, seen in index.lines(connection, "SELECT * FROM batches")}
     batches = dict.fromkeys(name for name, (is_open, _) in indexed.items() if is_open)
@@ -216,6 +230,8 @@ def _sync_batch(connection: index.Connection, batch: Path) -> list[str]:
     query = "SELECT number, final, status, seen FROM runs WHERE batch = ?"
     indexed = {number: known for number, *known in index.lines(connection, query, name)}
     there = {int(each): RunDir(str(batch / each)) for each in store.directories(batch) if index.is_number(each)}
+    state = store.read_state_if_readable(batch)
+    is_active = state is not None and state.is_active  # its command may write a record again
     is_open = not there and changed is not None  # nothing is in it yet
     for number, run in there.items():
         final, status, seen = indexed.get(number, (False, "", 0))
@@ -231,7 +247,8 @@ def _sync_batch(connection: index.Connection, batch: Path) -> list[str]:
             unreadable.append(str(problem).splitlines()[0])
             is_open = True
             continue
-        line["final"] = line["final"] and os.path.exists(run.record)  # one that never began may be removed
+        # One that never began may be removed.
+        line["final"] = line["final"] and os.path.exists(run.record) and not is_active
         entries.append(line)
         is_open = is_open or not line["final"]
     gone = [(index.stored(name), number) for number in indexed if number not in there]

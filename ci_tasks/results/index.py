@@ -1,4 +1,4 @@
-"""HOME/history.db: the index of all runs' records in SQLite, and what is written to it.
+"""HOME/history.db: the index of all runs' records in SQLite.
 
 The truth is each run's record.json. A database that is damaged or has other tables is made again, and one that cannot
 be used fails no run. `history` asks it, and first brings it up to date.
@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ci_tasks import debug_log
 from ci_tasks.agent.codec import encode
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import Blocked, printable
@@ -45,7 +44,7 @@ _TABLES = (
         row TEXT NOT NULL,
         host TEXT,
         status TEXT NOT NULL,
-        final INTEGER NOT NULL,      -- whether it has a record.json
+        final INTEGER NOT NULL,      -- whether it has a record.json, and its command is over: it is not read again
         seconds REAL,
         queued REAL,
         checkout TEXT,
@@ -72,7 +71,6 @@ _DAMAGED = ("no such table", "no such column", "Could not decode")
 Connection = sqlite3.Connection
 _Answer = TypeVar("_Answer")
 _warned: set[str] = set()
-_given_up: set[Path] = set()
 
 
 class HistoryUnavailable(Exception):
@@ -82,46 +80,19 @@ class HistoryUnavailable(Exception):
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def add_run(run: RunDir, record: RunRecord) -> None:
-    """Keep the record of a run that has ended, if the run is one of this home. Never raises: a fault is said once, and
-    this process then leaves it to the next command that asks the history to find the run by itself."""
-    place = _place_of(run)
-    if place is None or _path() in _given_up:
-        return
-    try:
-        line = entry(*place, run, record)
-        with_connection(lambda connection: put(connection, [line]))
-    except Exception as problem:  # no fault of an index may fail a run, not even one that was not foreseen
-        if not isinstance(problem, HistoryUnavailable):
-            debug_log.debug("the history's entry of %s", run.path, exc_info=problem)
-        _given_up.add(_path())
-        warn_once(f"the history is not kept up to date, and catches up later: {problem}")
-
-
 def entry(batch: str, number: int, run: RunDir, record: RunRecord, *, seen: int = 0) -> dict[str, Any]:
     """The line of a run, by columns."""
     planned, started = store.planned_at(batch), epoch_seconds(record.started_at)
-    checkout = record.checkout
+    checkout, timings = record.checkout, record.timings
     return {
-        "batch": batch,
-        "number": number,
-        "stamp": batch[:_STAMP],
-        "planned": planned,
+        "batch": batch, "number": number, "stamp": batch[:_STAMP], "planned": planned,
         "at": planned / 1e9 if started is None else started,
-        "label": record.label,
-        "row": record.row,
-        "host": record.host,
-        "status": record.status,
-        "final": record.status not in UNFINISHED,
-        "seconds": record.timings.seconds,
-        "queued": record.timings.queued,
-        "checkout": checkout.path if checkout else None,
-        "commit_hash": checkout.commit if checkout else None,
-        "tree": checkout.tree if checkout else None,
-        "retry": record.is_partial,
-        "seen": seen,
+        "label": record.label, "row": record.row, "host": record.host, "status": record.status,
+        "final": record.status not in UNFINISHED, "seconds": timings.seconds, "queued": timings.queued,
+        "checkout": checkout.path if checkout else None, "commit_hash": checkout.commit if checkout else None,
+        "tree": checkout.tree if checkout else None, "retry": record.is_partial, "seen": seen,
         "record_json": json.dumps(encode(_abridged(record, f"{batch}.{number:02d}"), compact=True)),
-    }
+    }  # fmt: skip
 
 
 def put(connection: Connection, entries: Sequence[dict[str, Any]]) -> None:
@@ -137,12 +108,6 @@ def put(connection: Connection, entries: Sequence[dict[str, Any]]) -> None:
     )
 
 
-def _place_of(run: RunDir) -> tuple[str, int] | None:
-    """(batch, number) of a run of this home; None for one elsewhere, such as what `plan --out` writes."""
-    *top, batch, number = Path(run.path).parts
-    return (batch, int(number)) if is_number(number) and Path(*top) == store.home() / "runs" else None
-
-
 def is_number(name: str) -> bool:
     return bool(_NUMBER.fullmatch(name)) and f"{int(name):02d}" == name
 
@@ -155,12 +120,9 @@ def _abridged(record: RunRecord, id: str) -> RunRecord:
         checkout=replace(record.checkout, dirty=()) if record.checkout else None,
         triage=replace(record.triage, context=(), frames=(), candidates=()) if record.triage else None,
         hang=replace(record.hang, groups=(), could_not=()) if record.hang else None,
-        metrics={},
-        deviations=(),
-        environment=RunEnvironment(),
-        gpu_use=None,
+        metrics={}, deviations=(), environment=RunEnvironment(), gpu_use=None,
         attempts=tuple(replace(attempt, reason=attempt.reason[:_MAX_REASON]) for attempt in record.attempts),
-    )
+    )  # fmt: skip
 
 
 def stored(value: Any) -> Any:

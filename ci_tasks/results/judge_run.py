@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ci_tasks import known_secrets, registry
 from ci_tasks.agent import run_directory
@@ -39,6 +40,7 @@ from ci_tasks.results.verdict import collect_evidence, ended_as, judge, needs_tr
 if TYPE_CHECKING:
     from ci_tasks.logs.triage.candidate_reader import CandidateReader
 
+T = TypeVar("T")
 _ROOTS = ("", "src", "python")  # of a checkout, where projects have their packages
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
 _MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
@@ -56,10 +58,12 @@ def judge_run(run: RunDir) -> RunRecord:
     facts, triage = _read_log(run, ended, plan)
     junit = read_junit(pieces_of(run.junit))
     evidence = collect_evidence(junit, facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
-    calls = _container_calls(run)
+    invocations = _read(DockerInvocations, run.docker)
+    calls = invocations.calls if invocations else ()
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
-    record = new_record(plan, status, verdict, facts.gpu_ids or (), calls, _environment(run), queue_seconds(events))
+    around = _read(Environment, run.environment) or Environment()
+    record = new_record(plan, status, verdict, facts.gpu_ids or (), calls, around, queue_seconds(events))
     record = replace(
         record,
         metrics={name: value if math.isfinite(value) else str(value) for name, value in facts.values.items()},
@@ -115,10 +119,7 @@ def _with_hang(record: RunRecord, run: RunDir) -> RunRecord:
     """The record of a run that ended silently, or at its timeout, with why its processes hung when they were last
     looked at, if a feature says it. What was not shown is no reason."""
     analysis: HangAnalysis | None = registry.hook("hang_analysis")
-    try:
-        facts = read_record(HangFacts, run.hang) if analysis else None
-    except (OSError, RecordError):
-        facts = None
+    facts = _read(HangFacts, run.hang) if analysis else None
     if analysis is None or facts is None or record.status == PASSED or not record.attempts:
         return record
     hang = analysis(facts)
@@ -173,9 +174,14 @@ def log_triage(
     its log, if that was read."""
     from ci_tasks.logs.triage.log_triage import analyse  # commands that only look load none of it
 
-    passed = [pieces_of(earlier.log) for earlier in (_passed_before(run, plan) if plan else [])]
+    passed: Sequence[RunDir] = ()
+    with suppress(Blocked):  # a Python that was built without SQLite
+        from ci_tasks.results.index import passed_runs
+
+        passed = passed_runs(plan.label, plan.row, _MOST_PASSED) if plan else ()
     is_own = modules_lacking(plan.checkout.path if plan else "")
-    known = JobKnowledge(probe_evidence.read_run_evidence(run), passed, is_own)
+    logs = [pieces_of(earlier.log) for earlier in passed]
+    known = JobKnowledge(probe_evidence.read_run_evidence(run), logs, is_own)
     return analyse(candidates or pieces_of(run.log), ended, known)
 
 
@@ -192,26 +198,9 @@ def modules_lacking(checkout: str) -> Callable[[str], bool]:
     return is_own
 
 
-def _passed_before(run: RunDir, plan: RunDescription) -> list[RunDir]:
-    """Runs that passed, as `passed_runs` has them; none where the history is not to be had."""
+def _read(kind: type[T], path: str) -> T | None:
+    """A file that the job can change; None where it holds something else."""
     try:
-        from ci_tasks.results.index import passed_runs
-    except Blocked:  # a Python that was built without SQLite
-        return []
-    return passed_runs(plan.label, plan.row, _MOST_PASSED)
-
-
-def _environment(run: RunDir) -> Environment:
-    """What the agent found out about the machine; nothing where its file holds something else."""
-    try:
-        return read_record(Environment, run.environment) or Environment()
+        return read_record(kind, path)
     except (OSError, RecordError):
-        return Environment()
-
-
-def _container_calls(run: RunDir) -> tuple[DockerInvocation, ...]:
-    try:
-        invocations = read_record(DockerInvocations, run.docker)
-    except (OSError, RecordError):
-        return ()
-    return invocations.calls if invocations else ()
+        return None

@@ -255,7 +255,8 @@ class OverlayUse:
 def overlay_use(overlay: Overlay, directory: str, evidence: RunEvidence | None) -> OverlayUse:
     """`directory` is where the run had the overlay's packages; not absolute where that is not known."""
     processes = evidence.processes if evidence is not None else ()
-    seen = [(process, module) for process in processes for module in _modules(process, overlay)]
+    below = tuple(f"{name}." for name in overlay.modules)  # the overlay's packages, and modules in them
+    seen = [(each, module) for each in processes for module in each.imports if f"{module.name}.".startswith(below)]
     elsewhere = [(process, module) for process, module in seen if not _is_from(directory, module.origin)]
     compiled = tuple(sorted({_file_of(module) for _, module in elsewhere if _is_compiled(module)}))
     for process, module in elsewhere:
@@ -296,12 +297,6 @@ def with_overlay_uses(
 def _directory(overlay: Overlay, places: Sequence[ProbeOverlay]) -> str:
     known = (place.directory for place in places if place.directory.endswith(f"/{overlay.directory}"))
     return next(known, overlay.directory)
-
-
-def _modules(process: ProcessEvidence, overlay: Overlay) -> list[ImportedModule]:
-    """The overlay's packages, and modules in them."""
-    below = tuple(f"{name}." for name in overlay.modules)
-    return [module for module in process.imports if f"{module.name}.".startswith(below)]
 
 
 def _is_from(directory: str, origin: str) -> bool:

@@ -24,7 +24,6 @@ from ci_tasks.agent.records import (
     read_events,
 )
 from ci_tasks.agent.run_directory import RunDir, read_description, read_remote, read_status, write_record
-from ci_tasks.errors import Blocked
 from ci_tasks.records import FAILED, NO_EVIDENCE, Attempt, LogDigest, RunEnvironment, RunRecord, Timings, Verdict
 from ci_tasks.results.store import read_state_if_readable
 from ci_tasks.results.verdict import ended_as
@@ -105,14 +104,9 @@ def with_attempts(run: RunDir, record: RunRecord, earlier: Sequence[Attempt], *,
 
 
 def save_record(run: RunDir, record: RunRecord) -> RunRecord:
-    """Write record.json, which is the truth, and then tell the history, which may fail."""
+    """Write record.json, without secrets. The history finds it when it is next asked."""
     record = masked_record(record, known_secrets.values())
     write_record(run.record, record)
-    try:
-        from ci_tasks.results.index import add_run
-    except Blocked:  # a Python that was built without SQLite
-        return record
-    add_run(run, record)
     return record
 
 
@@ -135,45 +129,23 @@ def new_record(
     around = RunEnvironment(**vars(environment), runtime=plan.runtime or None, image=plan.image)
     slurm = status.slurm or SlurmAllocation()
     attempt = Attempt(
-        id=plan.id,
-        host=plan.host or None,
-        status=verdict.status,
-        reason=verdict.reason,
-        left=status.left,
-        slurm_job_id=slurm.job,
-        node=slurm.node,
-        gpu_ids=gpu_ids,
-        gpu_uuids=uuids or status.gpu_uuids,
-        queue_seconds=queued if status.slurm is None else status.queue_seconds,
-        image_digest=around.digest,
-        driver=environment.driver,
-        started_at=iso_time(started),
-        ended_at=iso_time(ended),
-    )
+        id=plan.id, host=plan.host or None, status=verdict.status, reason=verdict.reason, left=status.left,
+        slurm_job_id=slurm.job, node=slurm.node, gpu_ids=gpu_ids, gpu_uuids=uuids or status.gpu_uuids,
+        queue_seconds=queued if status.slurm is None else status.queue_seconds, image_digest=around.digest,
+        driver=environment.driver, started_at=iso_time(started), ended_at=iso_time(ended),
+    )  # fmt: skip
     seconds = round(ended - started, 3) if started and ended else None
     return RunRecord(
-        id=plan.id,
-        label=plan.label,
-        row=plan.row,
-        host=plan.host or None,
-        status=verdict.status,
+        id=plan.id, label=plan.label, row=plan.row, host=plan.host or None, status=verdict.status,
         reason=verdict.reason + (_CI_GOES_ON if plan.may_fail and verdict.status == FAILED else ""),
-        may_fail=plan.may_fail,
-        retry_of=plan.retry_of,
-        exit_code=status.exit_code,
-        started_at=attempt.started_at,
-        ended_at=attempt.ended_at,
+        may_fail=plan.may_fail, retry_of=plan.retry_of, exit_code=status.exit_code,
+        started_at=attempt.started_at, ended_at=attempt.ended_at,
         timings=Timings(seconds, queued, status.longest_silence or None),
-        checkout=plan.checkout if plan.checkout.path else None,
-        gpus=plan.gpus,
-        gpu_ids=gpu_ids,
-        log=LogDigest(status.log_bytes, status.log_sha256),
-        evidence=verdict.evidence,
+        checkout=plan.checkout if plan.checkout.path else None, gpus=plan.gpus, gpu_ids=gpu_ids,
+        log=LogDigest(status.log_bytes, status.log_sha256), evidence=verdict.evidence,
         deviations=tuple(dict.fromkeys([*foreseen, *observed, *_of_status(status)])),
-        environment=around,
-        left=status.left,
-        attempts=(attempt,),
-    )
+        environment=around, left=status.left, attempts=(attempt,),
+    )  # fmt: skip
 
 
 def _of_status(status: Status) -> Iterator[Deviation]:

@@ -103,7 +103,11 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
             raise UsageError(f"{directory} is not empty", hint="name a new directory with --out")
         directory.mkdir(parents=True, exist_ok=True)
         return Batch(f"{stamp}-{slug}", directory)
-    runs = _usable_home() / "runs"
+    try:
+        runs = make_home() / "runs"
+    except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+        message = f"{home()} cannot be the directory for runs: {error.strerror}"
+        raise UsageError(message, hint=f"{HOME_ENV} names it (else ~/.local/state/ci-tasks)") from None
     for attempt in range(1, 1000):
         id = f"{stamp}-{slug}" + (f"-{attempt}" if attempt > 1 else "")
         path = runs / id
@@ -113,15 +117,6 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
             continue
         return Batch(id, path)
     raise UsageError(f"{runs} has 1,000 runs of this second")
-
-
-def _usable_home() -> Path:
-    """Our directory, made. Raises UsageError for a path that can be no directory, OSError."""
-    try:
-        return make_home()
-    except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
-        message = f"{home()} cannot be the directory for runs: {error.strerror}"
-        raise UsageError(message, hint=f"{HOME_ENV} names it (else ~/.local/state/ci-tasks)") from None
 
 
 def started_at(name: str) -> float:
@@ -300,14 +295,9 @@ def write_phase(batch: str | Path, phase: Phase) -> None:
         write_record(os.path.join(batch, _STATE), state)
 
 
-def read_state(batch: str | Path) -> BatchState | None:
-    """None for a batch that was only planned. Raises RecordError, OSError."""
-    return read_record(BatchState, os.path.join(batch, _STATE))
-
-
 def read_state_if_readable(batch: str | Path) -> BatchState | None:
-    """The same, and None where the file cannot be read: of a batch that is looked for."""
+    """None for a batch that was only planned, or whose file cannot be read."""
     try:
-        return read_state(batch)
+        return read_record(BatchState, os.path.join(batch, _STATE))
     except (OSError, ValueError):
         return None

@@ -57,7 +57,13 @@ def collect_evidence(junit: Junit | None, log: LogFacts, *, defines_tests: bool,
 
     A script that calls pytest several times keeps the last call's JUnit file only; the log has the counts of all.
     """
-    candidates = [evidence for evidence in (_from_junit(junit, log), _from_pytest(junit, log)) if evidence is not None]
+    candidates = []
+    first = junit.first if junit is not None else ""
+    if junit is not None:
+        candidates.append(Evidence("junit", junit.executed, junit.failures, junit.skipped, log.metrics, first))
+    if log.pytest is not None:
+        executed, failed = (sum(log.pytest.get(word, 0) for word in outcomes) for outcomes in (_EXECUTED, _FAILED))
+        candidates.append(Evidence("pytest", executed, failed, log.pytest.get("skipped", 0), log.metrics, first))
     if candidates:
         return max(candidates, key=lambda evidence: evidence.tests + evidence.skipped)  # of equals the first
     if log.unittest is not None:
@@ -106,21 +112,6 @@ def judge(
     if ended.exit_code != 0:
         return _failed(ended, evidence, log, triage, containers)
     return _green(evidence, test)
-
-
-def _from_junit(junit: Junit | None, log: LogFacts) -> Evidence | None:
-    if junit is None:
-        return None
-    return Evidence("junit", junit.executed, junit.failures, junit.skipped, log.metrics, junit.first)
-
-
-def _from_pytest(junit: Junit | None, log: LogFacts) -> Evidence | None:
-    if log.pytest is None:
-        return None
-    executed, failed = (sum(log.pytest.get(word, 0) for word in outcomes) for outcomes in (_EXECUTED, _FAILED))
-    return Evidence(
-        "pytest", executed, failed, log.pytest.get("skipped", 0), log.metrics, junit.first if junit is not None else ""
-    )
 
 
 def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | None, containers: bool) -> Verdict:

@@ -8,6 +8,7 @@ left on another host; on this machine the results stay.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,8 @@ from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import printable
 from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
-from ci_tasks.results import store
+from ci_tasks.report.table import size
+from ci_tasks.results import history, store
 from ci_tasks.results.load import UnreadableRun, load_record
 from ci_tasks.results.store import read_state_if_readable
 
@@ -105,8 +107,9 @@ def _containers_and_images(connection: ReconnectingConnection, spec: HostSpec) -
         return []
     pairs = (line.partition(" ") for line in _answer(connection, _OF_RUNS, spec.runtime))
     home = f"{connection.hello().home}/runs/"
-    ours = [what.replace(" /", " ", 1) for directory, _, what in pairs if directory.startswith(home)]
-    return ["containers and images of runs:", *(f"  {each}" for each in ours)] if ours else []
+    ours = "\n".join(what.replace(" /", " ", 1) for directory, _, what in pairs if directory.startswith(home))
+    shown = re.sub(r"(\d+) bytes$", lambda count: size(int(count[1])), ours, flags=re.MULTILINE).splitlines()
+    return ["containers and images of runs:", *(f"  {each}" for each in shown)] if shown else []
 
 
 def _remove_the_rest(connection: ReconnectingConnection, spec: HostSpec) -> CleanedRun:
@@ -172,6 +175,7 @@ def _is_fetched(run: RunSummary) -> bool:
 
 
 def _clean_here(connection: ReconnectingConnection, days: float | None, everything: bool) -> Iterator[CleanedRun]:
+    history.update()  # what is removed stays in it
     yield from _clean_killed_commands()
     runs = connection.request(Request("runs")).runs
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}

@@ -120,10 +120,10 @@ class LiveView(ProgressView):
         self._progress = (rows, hosts)  # at once, since another thread draws
 
     def _table(self) -> RenderableType:
-        from ci_tasks.report.live import progress_table
+        from ci_tasks.report.live import ProgressTable
 
         rows, hosts = self._progress
-        return progress_table(self._title, rows, self._console.height, hosts)
+        return ProgressTable(self._title, rows, self._console.height, hosts)
 
     def close(self) -> None:
         self._live.stop()
@@ -206,12 +206,7 @@ def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, ho
 
 
 def print_results(
-    records: list[RunRecord],
-    logs: Sequence[str],
-    name: str,
-    also: Sequence[str] = (),
-    *,
-    all_deviations: bool = False,
+    records: list[RunRecord], logs: Sequence[str], name: str, also: Sequence[str] = (), *, all_deviations: bool = False
 ) -> BatchResult:
     """Print the table that ends a run, then what is `also` to be said. What differs from CI as in the label's last run
     is only counted, unless `all_deviations` are to be shown."""

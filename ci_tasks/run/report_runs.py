@@ -6,11 +6,12 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ci_tasks import __version__
 from ci_tasks.agent.files import pieces_of
-from ci_tasks.agent.run_directory import RunDir, read_status, read_status_if_readable
+from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, read_status_if_readable
 from ci_tasks.errors import UsageError, some
 from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import BatchResult, RunRecord
@@ -18,8 +19,9 @@ from ci_tasks.registry import features, hooks
 from ci_tasks.report.brief import runs as brief_text
 from ci_tasks.report.junit import render as render_junit
 from ci_tasks.report.markdown import render as render_markdown
-from ci_tasks.report.outcome import NextStep, next_steps, verdict
-from ci_tasks.report.page import Bar, Log, Run, page, phases
+from ci_tasks.report.page import Bar, Run, page, phases
+from ci_tasks.report.results import NextStep, next_steps, verdict
+from ci_tasks.report.table import size
 from ci_tasks.results import store
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.judge_run import gpu_samples
@@ -31,15 +33,9 @@ ReportedRun = tuple[str, RunDir, RunRecord]  # id, directory, record
 
 
 def report(
-    names: Sequence[str],
-    *,
-    html: Path | None = None,
-    junit: Path | None = None,
-    markdown: bool = False,
-    brief: bool = False,
-    quiet: bool = False,
-    deviations: bool = False,
-) -> BatchResult:
+    names: Sequence[str], *, html: Path | None = None, junit: Path | None = None, markdown: bool = False,
+    brief: bool = False, quiet: bool = False, deviations: bool = False,
+) -> BatchResult:  # fmt: skip
     """Tell what the runs that `names` mean did, in files, or as markdown or a brief text on standard output; else in
     the terminal, unless it is to be `quiet`. `deviations`: all of them, also those of the label's last run. Raises
     UnknownName, UsageError."""
@@ -51,17 +47,18 @@ def report(
         made = f"Made by ci-tasks {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}."
         rows = [record.row for record in records]
         shown = [_run(*run, alone=rows.count(run[2].row) == 1) for run in runs]
-        write_file(html, page(title, shown, [], made, _next_steps(runs)))
+        write_file(html, page(title, shown, made, _next_steps(runs), _places(runs)))
     if junit is not None:
         write_file(junit, [render_junit(title, records, logs)])
     if markdown:
-        print(render_markdown(title, records), end="")
+        print(render_markdown(title, records, _places(runs)), end="")
     if brief:
         print(brief_text(title, records), end="")
     has_output = markdown or brief or quiet
     for path in filter(None, (html, junit)):
-        size = f"{path.stat().st_size / 1e3:.1f} kB"
-        print(f"{path}: {size}", file=sys.stderr if has_output else sys.stdout)  # the output may be the markdown
+        print(
+            f"{path}: {size(path.stat().st_size)}", file=sys.stderr if has_output else sys.stdout
+        )  # the output may be the markdown
     if not (html or junit or has_output):
         codes = dict.fromkeys(record.checkout.title for record in records if record.checkout)
         print(f"{title}: {'; '.join([verdict(records), *codes])}")
@@ -79,14 +76,23 @@ def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:
     return next_steps(names, [record for _, _, record in runs], commands, kept)
 
 
+def _places(runs: Sequence[ReportedRun]) -> dict[str, str]:
+    """What stands in a text for others in the place of directories of this machine, and of the runs' hosts."""
+    places = {str(store.home()): f"${store.HOME_ENV}", os.path.expanduser("~"): "~"}
+    for _, run, _ in runs:
+        with suppress(OSError, ValueError):  # a job may have changed its files
+            plan, remote = read_plan(run), read_remote(run)
+            places |= {remote.directory.partition("/runs/")[0]: "$WORKSPACE"} if remote else {}
+            places |= {here: f"mounts[{ci}]" for ci, here in plan.container.mounts.items()} if plan.container else {}
+    return places
+
+
 def _run(id: str, run: RunDir, record: RunRecord, *, alone: bool) -> Run:
     """The run as the page wants it; `alone`: no other one is of its row. A GPU's samples are found by its UUID."""
     uuids = {peaks.uuid for peaks in record.gpu_use.gpus} if record.gpu_use else set()
     gpus = own_samples(gpu_samples(run), uuids, ()) if uuids else {}
-    if not next(iter(pieces_of(run.log)), b""):
-        return Run(record, _timeline_bar(id, run, record), [], None, gpus)
-    series = [("here" if alone else id, each) for each in reading_of(run.log).series]
-    log = Log(f"{record.row}: {record.status} ({id})", pieces_of(run.log))
+    log = pieces_of(run.log) if next(pieces_of(run.log), b"") else None
+    series = [("here" if alone else id, each) for each in reading_of(run.log).series] if log else []
     return Run(record, _timeline_bar(id, run, record), series, log, gpus)
 
 
@@ -98,16 +104,11 @@ def _timeline_bar(id: str, run: RunDir, record: RunRecord) -> Bar | None:
     if began is None:
         return None
     return Bar(
-        row=record.row,
-        status=record.status,
-        batch=store.batch_of(id),
-        host=record.host or "",
-        began=began,
+        row=record.row, status=record.status, batch=store.batch_of(id), host=record.host or "", began=began,
         ended=max(began, status.ended_at or max([*times, status.heartbeat_at or began])),
         held=next((event.t for event in reversed(events) if event.event == "gpus"), None),
-        gpus=record.gpu_ids,
-        phases=phases(events),
-    )
+        gpus=record.gpu_ids, phases=phases(events),
+    )  # fmt: skip
 
 
 def write_file(path: Path, text: Iterable[str]) -> None:

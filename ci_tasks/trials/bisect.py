@@ -19,8 +19,7 @@ from ci_tasks.run.events import EventStream
 from ci_tasks.run.label import execute_label
 from ci_tasks.trials.bisection import ENDS, FOUND, Bisect, CommitGraph
 from ci_tasks.trials.rules import TrialVerdict
-from ci_tasks.trials.runner import Execute, Runner, Subject, given_key, rows_named
-from ci_tasks.trials.trial import Trial
+from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, given_key, rows_named
 from ci_tasks.trials.words import BISECT, CANCELLED
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def bisect(
             source.headline,
             f"bisect: {many} after {ends[0]} (good) up to {ends[1]} (bad)",
             f"row {row} of label {options.label}, on {options.host}",
-            f"if it always fails: {steady} runs; more if it is flaky",
+            f"if it always fails: {cost(steady, options.label, [options.host], [row])}; more if it is flaky",
         ]
         print("\n".join(map(printable, lines)), flush=True)
         trial.run(lambda *_: rule)

@@ -19,8 +19,7 @@ from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
 from ci_tasks.trials.report import SideResult
 from ci_tasks.trials.rules import AB, BLOCKED, BROKEN, CANNOT_TELL, ERROR, FINE, FIXED, FLAKY, RISE, YOURS
-from ci_tasks.trials.runner import Execute, Runner, Subject, given_key, pinned, rows_named
-from ci_tasks.trials.trial import Trial
+from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, given_key, pinned, rows_named
 from ci_tasks.trials.words import CANCELLED, COMPARE
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def compare(
         base_is = f"merge base of HEAD and {parted_from}" if parted_from else revision
         lines = [source.headline, f"comparing {what} on {host}", f"yours: {yours.title}"]
         lines += [f"base: {(base.head or base.commit)[:12]} ({base_is})"]
-        lines += [f"at most {options.max_runs} runs for a row"]
+        lines += [f"for a row at most {cost(options.max_runs, label, [host], names)}"]
         print("\n".join(map(printable, lines)), flush=True)
         rule = AB(BASE, YOURS, screen=len(run.rows) > 1, seed="".join(settings.values()))
         made = Counter(one.row for one in trial.outcomes if one.counts)

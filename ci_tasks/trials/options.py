@@ -9,7 +9,6 @@ from ci_tasks.cli import options as flags
 from ci_tasks.cli.shared import RowOptions
 
 _ON_MY_TREE = "run the working tree instead of CI's commit, to show that it is fixed"
-_LABEL = "the label, if the log does not say it"
 _BASE = "the revision to compare with (default: merge base with origin/main, or main)"
 _MAX_RUNS = "give up after so many new runs of a row, of both sides together"
 _ROW = "the row's name, or a part that no other row has"
@@ -48,7 +47,9 @@ class ReproduceOptions(TrialOptions):
     job: str | None = flags.FAILED_JOB.field()
     on_my_tree: bool = flags.switch(_ON_MY_TREE, excludes=("rev",)).field()
     repeat: int | None = flags.REPEAT.field(help=f"{flags.REPEAT.help}; one equal failure is enough")
-    label: str | None = flags.text(_LABEL, "LABEL", complete=flags.LABEL.complete).field()
+    label: str | None = flags.text(
+        "the label, if the log does not say it", "LABEL", complete=flags.LABEL.complete
+    ).field()
     only: str | None = flags.ONLY.field(help="the row, if the log does not say it")
     rev: str | None = flags.REV.field(help="the commit, if the log does not say it or another one is meant")
     keep: bool = flags.KEEP.field()

@@ -16,8 +16,7 @@ from ci_tasks.run.progress import batch_result
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
 from ci_tasks.trials.rules import Outcome, Repeat, telling
-from ci_tasks.trials.runner import Execute, Runner, Subject, given_key, pinned
-from ci_tasks.trials.trial import Trial
+from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, given_key, pinned
 
 _TREE = "tree"
 _UNTIL_FAIL_LIMIT = 100  # runs
@@ -47,6 +46,8 @@ def repeat(
         if until_fail:
             often = f"until a row fails, at most {counted(runs, 'time')}"
         print(f"repeating {often}: {checkout.title}, tree {checkout.tree[:12]}", flush=True)
+        hosts = [spec.name for spec in config.select_hosts(request.host)]
+        print(f"at most {cost(runs, request.label, hosts, request.rows, request.only or '')}", flush=True)
         subject = Subject(source, request, tree)
         runner = Runner(config, lambda _: subject, replace(how, resume=False), execute=execute)
         more = {"label": request.label, "host": request.host, "only": request.only or "", "image": request.image or ""}

@@ -39,16 +39,10 @@ def side(outcomes: Sequence[Outcome], setting: str, bounds: tuple[float, float] 
     known = telling(outcomes, setting)
     failures = ways(known)
     low, high = bounds or interval(failures.total(), len(known))
-    return SideResult(
-        runs=len(known),
-        failed=failures.total(),
-        low=round(low, 4),
-        high=round(high, 4),
-        failures=dict(failures),
-        inconclusive=dict(Counter(one.status for one in own if not one.counts)),
-        gpus=tuple(dict.fromkeys(one.gpus for one in own if one.gpus)),
-        run_ids=tuple(one.run for one in own if one.run),
-    )
+    silent = Counter(one.status for one in own if not one.counts)
+    gpus, ids = dict.fromkeys(one.gpus for one in own if one.gpus), [one.run for one in own if one.run]
+    numbers = (len(known), failures.total(), round(low, 4), round(high, 4))
+    return SideResult(*numbers, dict(failures), dict(silent), tuple(gpus), tuple(ids))
 
 
 def rates(

@@ -32,9 +32,8 @@ from ci_tasks.run.label import execute_label
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import rules, same_failure
 from ci_tasks.trials.rules import Match, Outcome, TrialVerdict
-from ci_tasks.trials.runner import Execute, Runner, Subject, pinned
 from ci_tasks.trials.same_failure import Comparison, FailureDifference
-from ci_tasks.trials.trial import Trial
+from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, pinned
 from ci_tasks.trials.words import CANCELLED, ON_MY_TREE, REPRODUCE
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import job_of, missing_outputs, rows, select

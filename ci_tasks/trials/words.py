@@ -1,12 +1,10 @@
-"""The verdicts of reproduce, compare and bisect: each word with its exit code and its meaning. The only such table.
-
-python -m ci_tasks.trials.words      writes it into docs/reference/statuses.md
+"""The verdicts of reproduce, compare and bisect: each word with its exit code and its meaning. The only such table:
+`ci_tasks.cli.reference` writes it into docs/reference/statuses.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from ci_tasks.errors import EXIT_CANCELLED
 
@@ -54,8 +52,6 @@ COMPARE, BISECT = CODES["compare"], CODES["bisect"]
 ON_MY_TREE = CODES["reproduce"] | CODES["reproduce --on-my-tree"]
 REPRODUCE = ON_MY_TREE | CODES["reproduce"]  # with the words of both, as its help has them
 
-PAGE, _BEGIN = Path("docs/reference/statuses.md"), "## Results of reproduce\n"
-
 
 def markdown() -> str:
     """The tables as the end of the page has them."""
@@ -65,12 +61,3 @@ def markdown() -> str:
         lines += [f"| {word} | {code} | {meaning} |" for word, (code, meaning) in meanings.items()]
         lines += ["", "The other results are those of `reproduce`.", ""] if "--" in command else [""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def main() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(text.partition(_BEGIN)[0] + markdown(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

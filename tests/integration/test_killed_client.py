@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.results.store import read_state
+from ci_tasks.results.store import read_state_if_readable
 from tests import fixtures as support
 from tests.parts.processes import command_lines, files_named, with_variable
 
@@ -46,7 +46,7 @@ class Place:
         return client
 
     def phases(self) -> list[tuple[int, str]]:
-        states = [read_state(path.parent) for path in self.person.home.glob("runs/*/state.json")]
+        states = [read_state_if_readable(path.parent) for path in self.person.home.glob("runs/*/state.json")]
         return [(state.pid, state.phase) for state in states if state is not None]
 
     def start_and_kill(self) -> Any:

@@ -295,5 +295,5 @@ def test_a_kept_container_is_entered_with_the_rows_environment_and_directory(box
     assert containers(engine)
     said = boxed.person.ci_tasks("clean", "--host", "box", "--all")
     assert said.code == 0, said.out + said.err
-    assert re.search(r"containers and images of runs:\n  container [^/]\S+, \d+ bytes\n", said.out)
+    assert re.search(r"containers and images of runs:\n  container [^/]\S+, [\d.]+ (k|M|G)B\n", said.out)
     assert not boxed.there.exists(), said.out

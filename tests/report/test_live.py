@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.style import Style
 
 from ci_tasks.report import live
-from ci_tasks.report.live import HostProgress, RowProgress, progress_table, span, style
+from ci_tasks.report.live import HostProgress, ProgressTable, RowProgress, span, style
 
 
 def shown(
@@ -22,7 +22,7 @@ def shown(
     title: str = "ppo on local",
 ) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=width, height=height, color_system=None).print(progress_table(title, lanes, height, hosts))
+    Console(file=out, width=width, height=height, color_system=None).print(ProgressTable(title, lanes, height, hosts))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 

@@ -110,3 +110,15 @@ def test_no_path_of_this_machine_and_no_user_is_in_it() -> None:
     text = render("t", [record("a", checkout=checkout, deviations=[differs], reason="in /Users/bob/z, /data/root/a")])
     assert "| code | merge | my_slime_/tests | USER@" in text and "~/x, ~/y" in text and "in ~/z, /data/root/a" in text
     assert not [word for word in ("/home", "/Users", "anna", "bob") if word in text]
+
+
+def test_directories_of_ours_and_sources_of_mounts_are_named() -> None:
+    places = {"/srv/ours": "$CI_TASKS_HOME", "/srv/ours/models": "mounts[/mnt/ci]", "/users/bob": "~", "/": "?"}
+    places |= {"/home/anna": "~", "/home/code": "mounts[/mnt/code]"}
+    overlays = [{"name": "sglang", "path": "/srv/sglang", "commit": "c" * 40, "tree": "d" * 40}]
+    checkout = {"path": "/srv/slime", "commit": "c" * 40, "tree": "d" * 40, "overlays": overlays}
+    here = "/srv/ours/runs/b/01/log, /srv/ours/models/m, /srv/ours-too, /a/srv/ours"
+    differs = {"what": "code", "ci": "/root/models", "here": here, "why": "--with sglang=/srv/sglang, anna@h100a"}
+    text = render("t", [record("a", checkout=checkout, deviations=[differs], reason="/users/bob/x")], places)
+    assert "$CI_TASKS_HOME/runs/b/01/log, mounts[/mnt/ci]/m, /srv/ours-too, /a/srv/ours |" in text
+    assert "--with sglang=sglang, USER@" in text and "| ~/x |" in text and "| code | ~/models |" in text

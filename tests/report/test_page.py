@@ -13,8 +13,8 @@ from typing import Any
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.logs.metrics import Series
 from ci_tasks.records import GpuUse, ProbeSummary, RunRecord
-from ci_tasks.report.outcome import NextStep
-from ci_tasks.report.page import MOST_LINES, Bar, Log, Run, gpu_charts, metric_charts, page, timeline
+from ci_tasks.report.page import MOST_LINES, Bar, Run, gpu_charts, metric_charts, page, timeline
+from ci_tasks.report.results import NextStep
 from tests.report import test_markdown
 from tests.report.test_markdown import TRIAGE
 
@@ -72,16 +72,16 @@ GPU = [GpuSample(1000.0 + at, 0, "GPU-a", used=1024 * at) for at in range(3)]
 def failed_and_passed() -> tuple[str, Reader]:
     log = [b"one\nOutOfMemoryError: no room\n"]
     runs = [
-        Run(record("ok"), log=Log("ok", [b"ok\n"])),
+        Run(record("ok"), log=[b"ok\n"]),
         Run(
             record("ppo[a]", "failed", triage=TRIAGE, reason="OutOfMemoryError: no room"),
             Bar("ppo[a]", "failed", "b", "h100a", 0, 9, 3, (0, 1)),
             [("here", LOSS)],
-            Log("ppo[a]", log),
+            log,
             {"GPU-a": GPU},
         ),
         Run(record("never", "blocked", started_at=None, timings={"seconds": None}, gpu_ids=[], reason="no GPU")),
-        Run(record("ppo[b]", "failed", triage=TRIAGE), log=Log("ppo[b]", log)),
+        Run(record("ppo[b]", "failed", triage=TRIAGE), log=log),
     ]
     steps = [NextStep("ci-tasks doctor --host h100a", "Check what the host lacks.")]
     text = "".join(page("my run", runs, made="Made today.", steps=steps))
@@ -104,7 +104,11 @@ def test_what_failed_stands_first_once_with_its_context_and_every_row_leads_to_i
     ]
     assert text.count("<mark>      2 OutOfMemoryError: no room</mark>") == 1
     assert "ci-tasks doctor --host h100a" in reader.texts_of("code")
-    assert reader.texts_of("summary")[-3:] == ["ok", "ppo[a]", "ppo[b]"]
+    assert reader.texts_of("summary")[-3:] == [
+        "ok: passed (b.ok)",
+        "ppo[a]: failed (b.ppo[a])",
+        "ppo[b]: failed (b.ppo[b])",
+    ]
     assert [element["href"] for element in reader.of("a")][1:] == ["#log-1", "#log-2", "#log-0", "#log-1", "#log-2"]
     assert "      1 one\n      2 OutOfMemoryError: no room\n</pre>" in text
     assert len([element for element in reader.of("svg") if element.get("role") == "img"]) == 2
@@ -120,7 +124,7 @@ def test_a_row_without_gpus_says_nothing_of_them() -> None:
 def test_of_a_long_log_the_last_lines_are_shown_with_their_numbers() -> None:
     lines = [b"line %d\r\x1b[31mshown last %d\n" % (at, at) for at in range(1, 50_001)]
     log = [*lines, b"x" * 100_000 + b"\n", b"end"]
-    text = "".join(page("t", [Run(record("a"), log=Log("a", log))]))
+    text = "".join(page("t", [Run(record("a"), log=log)]))
     shown = text[text.index("<pre id=") : text.index("</pre>")].splitlines()[1:]
     assert shown[0] == f"… {50_002 - MOST_LINES:,} lines before: `ci-tasks logs RUN --raw` prints the whole log …"
     assert shown[1] == f"  {50_003 - MOST_LINES} shown last {50_003 - MOST_LINES}"
@@ -131,10 +135,12 @@ def test_of_a_long_log_the_last_lines_are_shown_with_their_numbers() -> None:
 def test_no_path_of_this_machine_and_no_user_is_in_the_page() -> None:
     checkout = {"path": "/home/anna/slime", "commit": "c" * 40, "tree": "d" * 40}
     differs = {"what": "code", "ci": "merge", "here": "/home/anna/slime/x", "why": "anna@h100a, /root/y"}
-    runs = [Run(record("a", checkout=checkout, deviations=[differs]), log=Log("l", [b"in /home/bob/z of anna\n"]))]
-    text = "".join(page("t", runs))
+    log = [b"in /home/bob/z of anna\n", b"Obtaining file:///srv/ours/runs/b/01/workspace\n"]
+    runs = [Run(record("a", checkout=checkout, deviations=[differs]), log=log)]
+    text = "".join(page("t", runs, places={"/srv/ours": "$CI_TASKS_HOME"}))
     assert "slime/x" in text and "USER@h100a, ~/y" in text and "in ~/z of USER" in text
-    assert not [word for word in ("/home", "/root", "anna", "bob") if word in text]
+    assert "Obtaining file://$CI_TASKS_HOME/runs/b/01/workspace" in text
+    assert not [word for word in ("/home", "/root", "/srv", "anna", "bob") if word in text]
 
 
 def test_links_and_labels_lead_to_elements_that_are_there_once() -> None:
@@ -177,10 +183,10 @@ def test_hostile_words_anywhere_stay_words() -> None:
         checkout=checkout, environment=environment, started_at=HOSTILE,
     )  # fmt: skip
     series = [(HOSTILE, Series(HOSTILE, HOSTILE, (((0, 1.0),),)))]
-    log = Log(HOSTILE, [HOSTILE.encode()])
+    log = [HOSTILE.encode()]
     bar = Bar(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 0, 900, 1, (0,), [(2, HOSTILE)])
     runs = [Run(odd, bar, series, log, {HOSTILE: GPU}), Run(replace(odd, status=HOSTILE))]
-    text = "".join(page(HOSTILE, runs, [log], HOSTILE))
+    text = "".join(page(HOSTILE, runs, HOSTILE))
     reader = Reader(text)
     assert not reader.of("img")
     assert not [name for _, attributes in reader.elements for name in attributes if name.startswith("on")]
@@ -209,7 +215,7 @@ def test_logs_are_read_one_after_another_while_the_page_is_written() -> None:
         read.append(name)
         yield b"x\n"
 
-    runs = [Run(record(name), log=Log(name, pieces(name))) for name in ("a", "b")]
+    runs = [Run(record(name), log=pieces(name)) for name in ("a", "b")]
     written = page("t", runs)
     for part in written:
         if part == "      1 x\n":

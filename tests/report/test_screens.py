@@ -23,7 +23,7 @@ from ci_tasks.records import PlanEntry, RowTally, RunRecord
 from ci_tasks.report import jobs as listed
 from ci_tasks.report import lists
 from ci_tasks.report import results as ended
-from ci_tasks.report.live import HostProgress, RowProgress, progress_table
+from ci_tasks.report.live import HostProgress, ProgressTable, RowProgress
 from ci_tasks.workflow.model import Row
 from tests.report import test_junit, test_markdown
 
@@ -118,7 +118,7 @@ def live(width: int, *, colour: bool, hosts: list[HostProgress]) -> list[str]:
     console = Console(
         file=out, width=width, height=24, force_terminal=colour, color_system=system, _environ=environment
     )
-    console.print(progress_table("ckpt on h100", LANES, 24, hosts))
+    console.print(ProgressTable("ckpt on h100", LANES, 24, hosts))
     return [line if colour else line.rstrip() for line in out.getvalue().splitlines()]
 
 

@@ -15,7 +15,7 @@ from ci_tasks.agent.records import Checkout, Deviation
 from ci_tasks.records import PlanEntry
 from ci_tasks.report.jobs import jobs
 from ci_tasks.report.lists import plans
-from ci_tasks.report.table import Table, duration, paragraph, wrapped
+from ci_tasks.report.table import Table, duration, paragraph, size, wrapped
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.model import Row
 
@@ -78,6 +78,13 @@ def test_a_paragraph_hangs_from_its_first_line_and_no_word_is_broken() -> None:
 )
 def test_a_length_of_time_is_as_short_as_its_size_allows(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, "0.0 kB"), (340, "0.3 kB"), (34_500_000, "34.5 MB"), (10**9, "1.0 GB")]
+)
+def test_bytes_are_in_the_unit_of_their_size(count: int, expected: str) -> None:
+    assert size(count) == expected
 
 
 @pytest.mark.parametrize(("columns", "width"), [("80", 80), ("0", None), ("wide", None), ("", None)])

@@ -136,10 +136,7 @@ def test_a_row_that_ran_out_of_gpu_memory_says_who_held_it(run: RunDir) -> None:
 
 @pytest.mark.parametrize(
     ("slurm", "what", "here"),
-    [
-        ({"job": "12", "exit_code": 0}, [], []),
-        ({"job": "12"}, ["exit code"], ["not verified by Slurm"]),
-    ],
+    [({"job": "12", "exit_code": 0}, [], []), ({"job": "12"}, ["exit code"], ["not verified by Slurm"])],
 )
 def test_an_exit_code_that_slurm_does_not_confirm_is_a_deviation(
     run: RunDir, slurm: dict[str, Any], what: list[str], here: list[str]

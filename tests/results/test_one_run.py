@@ -15,8 +15,7 @@ def _records(*statuses: str) -> dict[str, RunRecord]:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "listed"),
-    [("passed passed", [1, 2]), ("passed running", [1, 2]), ("passed failed blocked", [2, 3])],
+    ("statuses", "listed"), [("passed passed", [1, 2]), ("passed running", [1, 2]), ("passed failed blocked", [2, 3])]
 )
 def test_otherwise_those_that_may_be_meant_are_listed(statuses: str, listed: list[int]) -> None:
     names = statuses.split()

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.agent.serving.protocol import Answer, RunSummary
 from ci_tasks.agent.serving.requests import list_runs
 from ci_tasks.results import store
+from ci_tasks.results.history import RunQuery, search
+from ci_tasks.results.runs import record_not_started
 from ci_tasks.results.store import Phase, write_phase
-from ci_tasks.run.clean import _clean_here, _stays_there
+from ci_tasks.run.clean import _clean_here, _containers_and_images, _stays_there
+from tests.parts.json_files import write_json
 
 ROW, HERE, INSTALL = "01", "02", "environments/abc"
 
@@ -68,6 +72,17 @@ def test_a_run_whose_plan_cannot_be_read_is_named(tmp_path: Path, monkeypatch: p
     assert "plan.json" in cleaned.text and cleaned.left
 
 
+def test_a_run_that_is_removed_stays_in_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+    run = RunDir(str(tmp_path / "runs/20260101-120000-l/01"))
+    Path(run.path).mkdir(parents=True)
+    write_json(run.plan, {"id": "20260101-120000-l.01", "label": "l", "row": "r"})
+    record_not_started(run, "blocked", "no GPU")
+    host: Any = SimpleNamespace(request=lambda _: Answer(runs=tuple(list_runs(str(tmp_path)))))
+    assert [cleaned.text for cleaned in _clean_here(host, 0.0, everything=False)] == ["20260101-120000-l.01: removed"]
+    assert [(record.row, record.files_gone) for record in search(RunQuery())] == [("r", True)]
+
+
 def test_plans_on_this_machine_are_removed_by_their_age(person: Any) -> None:
     planned = person.ci_tasks("plan", "ckpt", "--host", "sim", "--only", "async", "--json").json
     directory = Path(planned[0]["run_dir"])
@@ -83,3 +98,14 @@ def test_a_plan_of_a_command_that_is_not_over_stays(person: Any) -> None:
     write_phase(directory.parent, "running")
     person.ci_tasks("clean", "--days", "0")
     assert directory.exists()
+
+
+def test_containers_and_images_of_this_home_have_readable_sizes() -> None:
+    out = "/h/runs/b/01 container /x, 12345678 bytes\n/other/runs/b/01 container /y, 1 bytes\n"
+    out += "/h/runs/b/02 image i:1, 0 bytes\n"
+    connection: Any = SimpleNamespace(
+        hello=lambda: SimpleNamespace(home="/h"), run_queries=lambda *_: {"sh": SimpleNamespace(out=out)}
+    )
+    spec: Any = SimpleNamespace(runtime="docker")
+    lines = ["containers and images of runs:", "  container x, 12.3 MB", "  image i:1, 0.0 kB"]
+    assert _containers_and_images(connection, spec) == lines

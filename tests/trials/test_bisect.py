@@ -107,6 +107,7 @@ def ask(repo: Path) -> Ask:
 def test_the_end_names_the_commit_its_probability_and_what_shows_it(ask: Ask, capsys: Capture) -> None:
     assert ask(Runs(truth)) == 0
     out = capsys.readouterr().out
+    assert re.search(r"^if it always fails: \d+ runs; no earlier run says how long each takes; more if", out, re.M)
     assert "row a of label quick" in out, "not ab"
     end = out[out.index("the culprit: ") :].splitlines()
     assert end[1].startswith(f"    change {CULPRIT}")

@@ -83,6 +83,7 @@ def test_a_regression_takes_three_runs_of_each_side_in_turn(source: CheckoutSour
     sides = [name for name, _ in script.runs]
     assert all({*sides[at : at + 2]} == {"base", "yours"} for at in (0, 2, 4))
     out = capsys.readouterr().out
+    assert "for a row at most 20 runs; no earlier run says how long each takes\n" in out
     assert "a: the sides ran on different GPUs: yours 2,3; base 0,1" in out
     assert "yours; wrong in at most 5 % of comparisons" in out
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.records import Deviation
-from ci_tasks.config import Config
+from ci_tasks.config import Config, read
 from ci_tasks.errors import Blocked, UnknownName
 from ci_tasks.records import Hang, RunRecord, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
@@ -20,6 +20,7 @@ from ci_tasks.trials.repeat import repeat
 from ci_tasks.workflow.model import Workflow
 from tests.trials.given import press
 
+CONFIG = read("hosts: {local: {kind: local}}", "hosts.yaml")
 Capture = pytest.CaptureFixture[str]
 STATUSES = {".": "passed", "a": "failed", "b": "failed", "h": "failed", "B": "blocked", "C": "cancelled"}
 
@@ -72,7 +73,7 @@ def ended(
     source: CheckoutSource, script: Script, runs: int, *, until_fail: bool = False, resume: bool = False, **how: Any
 ) -> int:
     request, options = RunRequest("ckpt", **how), ExecutionOptions(resume=resume)
-    result = repeat(source, Config({}, {}, ()), request, runs, until_fail, options, execute=script)
+    result = repeat(source, CONFIG, request, runs, until_fail, options, execute=script)
     return result.exit_code or 0
 
 
@@ -117,6 +118,18 @@ def test_it_ends_when_the_answer_is_clear_with_the_rows_statuses_for_its_exit_co
     assert ended(source, script, runs) == code
     assert len(script.requested_rows) == count
     assert capsys.readouterr().out.splitlines()[-1] == f"ckpt: {last}"
+
+
+def test_it_says_first_how_many_runs_and_how_long_they_may_take(
+    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def seconds(label: str, hosts: list[str], rows: object, only: str) -> float:
+        assert (label, hosts, rows, only) == ("ckpt", ["local"], (), "x")
+        return 90.0
+
+    monkeypatch.setattr("ci_tasks.trials.trial.expected_seconds", seconds)
+    ended(source, Script(x="..."), 3, only="x")
+    assert capsys.readouterr().out.splitlines()[1] == "at most 3 runs, about 90 s each with set-up: 4 min 30 s"
 
 
 def test_until_fail_ends_all_rows_with_the_first_failure(source: CheckoutSource, capsys: Capture) -> None:

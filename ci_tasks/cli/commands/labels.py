@@ -19,10 +19,8 @@ _CHANGED = "which labels of all workflows a pull request with your changes would
 _DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's runners have cores
 _HOSTS = "a host or a pool of hosts.yaml; several with commas"
 _JOBS = "number of rows at once on a host (else one a core, or as many as the GPUs allow)"
-_FRESH_ENV = "install all packages again instead of reusing those of earlier runs"
 _REPEAT = "number of repetitions of each row on one tree, to see whether it is flaky"
 _UNTIL_FAIL = "repeat until a row fails, at most 100 or --repeat times"
-_FAIL_FAST = "cancel the other rows when one fails"
 _LAST_FAILED = "only the rows that did not pass in the last run of the label"
 _RETRY_FAILED = "run a failed row once more; both attempts are reported"
 _RESUME = "continue the last interrupted command of the label"
@@ -125,13 +123,13 @@ class RunOptions(shared.RowOptions, shared.CheckoutOptions):
     host: str = flags.HOST.field(help=_HOSTS, default="local")
     only: str | None = flags.ONLY.field()
     jobs: int | None = number(_JOBS, "rows", nox=True).field()
-    fresh_env: bool = switch(_FRESH_ENV, nox=True).field()
+    fresh_env: bool = switch("install all packages again instead of reusing those of earlier runs", nox=True).field()
     keep: bool = flags.KEEP.field()
     detach: bool = flags.DETACH.field()
     image: str | None = flags.IMAGE.field()
     repeat: int | None = flags.REPEAT.field(help=_REPEAT, excludes=("detach",))
     until_fail: bool = switch(_UNTIL_FAIL, nox=True, excludes=("detach",)).field()
-    fail_fast: bool = switch(_FAIL_FAST, nox=True, excludes=("detach", "repeat")).field()
+    fail_fast: bool = switch("cancel the other rows when one fails", nox=True, excludes=("detach", "repeat")).field()
     last_failed: bool = switch(_LAST_FAILED, nox=True, excludes=("only",)).field()
     retry_failed: bool = switch(_RETRY_FAILED, nox=True, excludes=("detach", "repeat", "until_fail")).field()
     resume: bool = switch(_RESUME, nox=True, excludes=("only", "last_failed", "detach")).field()
@@ -208,7 +206,7 @@ def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:
     from ci_tasks.results.history import latest
 
     last = latest(label, str(source.path))
-    rows = tuple(run.row for run in last if run.status != PASSED)
+    rows = tuple(row for row, status in last.items() if status != PASSED)
     if not rows:
         what = "no row failed in the last" if last else "there is no earlier"
         raise UsageError(f"{what} run of {label} on this checkout", hint="run it without --last-failed")

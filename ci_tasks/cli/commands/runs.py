@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _STATUS = "only these statuses, with commas: passed, failed, vacuous, blocked, … (else all but planned)"
 _STATUSES = "ci_tasks.cli.command_line:statuses"
-_HOST_OF_RUN = "the host of a run that was started from another machine"
-_PASSED = "a log of a run of this job that passed: its lines are normal"
 _TRUST = "let the overrides of the checkout's own hosts.yaml count, as long as it does not change"
 _DAYS = "remove runs older than this: on other hosts those of other people (else 14), here all"
 _ALL = "also remove what --keep kept, runs whose results are not fetched, and packages that runs share"
@@ -87,7 +85,7 @@ def logs(options: LogsOptions) -> int:
 @dataclass(frozen=True)
 class RunOnHostOptions:
     run: str = flags.RUN.field()
-    host: str | None = flags.HOST.field(help=_HOST_OF_RUN, commas=False)
+    host: str | None = flags.HOST.field(help="the host of a run that was started from another machine", commas=False)
     json: bool = flags.JSON.field()
 
 
@@ -203,7 +201,9 @@ class TriageOptions:
     url: str | None = flags.FAILED_URL.field()
     job: str | None = flags.FAILED_JOB.field()
     exit_code: int | None = number("the job's exit code, where the log does not say it", "", minimum=0).field()
-    passed: tuple[str, ...] = flags.repeatable(_PASSED, "FILE").field()
+    passed: tuple[str, ...] = flags.repeatable(
+        "a log of a run of this job that passed: its lines are normal", "FILE"
+    ).field()
     json: bool = flags.JSON.field()
     brief: bool = flags.BRIEF.field()
 

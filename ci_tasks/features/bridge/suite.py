@@ -57,12 +57,8 @@ def _overrides() -> Iterator[Mapping[str, object]]:
     yield {"job": "verl-e2e", "step": "Run ${{ matrix.script }}", "replace": {_SCRIPT: own}}
 
 
+_PACKAGES = ("megatron.bridge", "megatron.core")
+_OWN = json.dumps({"overrides": list(_overrides())})
 SUITE = Suite(
-    name="bridge",
-    workflow=WORKFLOW,
-    directory="Megatron-Bridge",
-    matches=matches,
-    describe=describe,
-    packages=("megatron.bridge", "megatron.core"),
-    overrides=json.dumps({"overrides": list(_overrides())}),
+    "bridge", WORKFLOW, "Megatron-Bridge", packages=_PACKAGES, overrides=_OWN, matches=matches, describe=describe
 )

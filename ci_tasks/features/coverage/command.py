@@ -6,16 +6,24 @@ import re
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
+from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.cli.options import switch, text
 from ci_tasks.cli.shared import CheckoutOptions, print_result
-
-if TYPE_CHECKING:
-    from ci_tasks.features.coverage.coverage import CheckoutCoverage
-    from ci_tasks.run.checkout_source import CheckoutSource
-    from ci_tasks.workflow.model import Job
+from ci_tasks.features.coverage.coverage import (
+    CheckoutCoverage,
+    checkout_coverage,
+    coverage_report,
+    diff_report,
+    difference,
+)  # fmt: skip
+from ci_tasks.features.recorder.record import open_recorder
+from ci_tasks.features.suites.slime_helpers import HELPERS
+from ci_tasks.resources import make_home
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, open_source
+from ci_tasks.run.find_rows import list_jobs
+from ci_tasks.workflow.model import Job
 
 _STARTS_TESTS = re.compile(r"\b(?:pytest|unittest|torchrun)\b.*\btests?\b|\bpython3?\b.*\btests?/")
 
@@ -38,9 +46,6 @@ def coverage(options: CoverageOptions) -> int:
     The tests are only read. With --record they are executed, with imports and programs replaced by stubs, in a sandbox
     without network.
     """
-    from ci_tasks.features.coverage.coverage import coverage_report, diff_report, difference
-    from ci_tasks.run.checkout_source import open_source
-
     say = partial(print, file=sys.stderr, flush=True)
     source = open_source(options.repo, options.rev, options.workflow)
     say(source.headline)
@@ -58,14 +63,6 @@ def source_coverage(
     source: CheckoutSource, *, record: bool = False, say: Callable[[str], object] = lambda text: None
 ) -> CheckoutCoverage:
     """What the CI of a checkout, or of its revision, covers. Raises CheckoutError, WorkflowError."""
-    from ci_tasks.checkout.snapshot import take_snapshot
-    from ci_tasks.features.coverage.coverage import checkout_coverage
-    from ci_tasks.features.recorder.record import open_recorder
-    from ci_tasks.features.suites.slime_helpers import HELPERS
-    from ci_tasks.resources import make_home
-    from ci_tasks.run.checkout_source import event_context
-    from ci_tasks.run.find_rows import list_jobs
-
     say("reading the checkout and its tests")
     snapshot = take_snapshot(source.path, make_home() / "sync" / "lint", rev=source.rev)
     commands = {id: _test_commands(job) for id, job in source.workflow.jobs.items()}

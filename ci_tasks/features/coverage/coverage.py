@@ -353,7 +353,8 @@ def _label_section(label: LabelCoverage) -> list[str]:
     lines = ["", f"## {_cell(label.label)}", "", f"{_trigger(label)}, job `{label.job}`.", ""]
     if label.commands:
         return [*lines, "Its steps run:", "", *(f"- {code(command)}" for command in label.commands)]
-    lines += _table(("Test", "GPUs", "Main coverage"), map(_test_cells, label.tests))
+    rows = [(f"`{one.test}`", "/".join(map(str, one.gpus)) or "?", ", ".join(one.coverage)) for one in label.tests]
+    lines += _table(("Test", "GPUs", "Main coverage"), rows)
     for test in label.tests:
         if len(test.rows) > 1:
             everywhere = set.intersection(*(set(row.covers) for row in test.rows))
@@ -362,11 +363,6 @@ def _label_section(label: LabelCoverage) -> list[str]:
                 own = ", ".join(each for each in row.covers if each not in everywhere)
                 lines.append(f"- `{row.args or 'no arguments'}`{': ' if own else ''}{own}")
     return lines
-
-
-def _test_cells(test: CoveredTest) -> list[str]:
-    gpus = "/".join(map(str, test.gpus)) or "?"
-    return [f"`{test.test}`", gpus, ", ".join(test.coverage)]
 
 
 def _trigger(label: LabelCoverage) -> str:

@@ -2,19 +2,7 @@
 
 from ci_tasks.registry import Command, Feature
 
-FEATURE = Feature(
-    name="difference",
-    commands=(
-        Command(
-            "diff",
-            "Results",
-            "Show what differs between two runs, or from golden values.",
-            "ci_tasks.features.difference.command:diff",
-            json=(
-                "ci_tasks.features.difference.compare:RunDifference",
-                "ci_tasks.features.difference.values:ValuesComparison",
-            ),
-            exit_codes="ci_tasks.features.difference.values:EXIT_CODES",
-        ),
-    ),
-)
+_SUMMARY = "Show what differs between two runs, or from golden values."
+_JSON = (f"{__name__}.compare:RunDifference", f"{__name__}.values:ValuesComparison")
+_COMMAND = Command("diff", "Results", _SUMMARY, f"{__name__}.command:diff", _JSON, f"{__name__}.values:EXIT_CODES")
+FEATURE = Feature("difference", commands=(_COMMAND,))

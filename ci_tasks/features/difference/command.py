@@ -13,6 +13,10 @@ from ci_tasks.resources import user_path
 _OTHER = "the run that is asked about, if RUN is the earlier one (default: RUN, with its row's last that passed)"
 _EXACT = "whether metrics and checkpoint hashes in both logs are equal, bit for bit; exit code 1 if not"
 _GOLDEN = "compare RUN with golden values in Megatron-LM's form; exit code 1 if a value differs or is missing"
+_WRITE = "write the metrics of RUN, which passed, as golden values"
+_FAR = "with --golden: how far a value may be from the file's, relative to it"
+_ONE_PERCENT = "for example --tolerance 0.01, which is 1 %"
+_TOLERANCE = Option(_FAR, float, 0.05, "SHARE", "parts of the file's value", needs="golden", hint=_ONE_PERCENT)
 
 
 @dataclass(frozen=True)
@@ -21,20 +25,8 @@ class DiffOptions:
     other: str | None = positional(_OTHER, required=False).field()
     exact: bool = switch(_EXACT).field()
     golden: str | None = text(_GOLDEN, "FILE", excludes=("exact", "other")).field()
-    tolerance: float = Option(
-        "with --golden: how far a value may be from the file's, relative to it",
-        float,
-        default=0.05,
-        metavar="SHARE",
-        unit="parts of the file's value",
-        needs="golden",
-        hint="for example --tolerance 0.01, which is 1 %",
-    ).field()
-    write_golden: str | None = text(
-        "write the metrics of RUN, which passed, as golden values",
-        "FILE",
-        excludes=("exact", "golden", "json", "other"),
-    ).field()
+    tolerance: float = _TOLERANCE.field()
+    write_golden: str | None = text(_WRITE, "FILE", excludes=("exact", "golden", "json", "other")).field()
     json: bool = JSON.field()
 
 

@@ -25,6 +25,7 @@ from ci_tasks.known_secrets import MASK, is_private
 from ci_tasks.records import FAILED, PASSED, RunRecord
 from ci_tasks.registry import metric_formats
 from ci_tasks.report.table import Table, paragraph
+from ci_tasks.results import history
 from ci_tasks.results.index import passed_runs
 from ci_tasks.results.load import find_one, load_record
 
@@ -99,6 +100,7 @@ def one_side(name: str) -> RunSide:
 def last_passed(run: RunSide) -> RunSide:
     """The newest run of its row that passed and began before it, on any host. Raises UsageError."""
     asked = run.record
+    history.update()
     for directory in passed_runs(asked.label, asked.row, _MOST_PASSED):
         record = load_record(directory)
         if record.id != asked.id and (record.started_at or "") < (asked.started_at or "~"):

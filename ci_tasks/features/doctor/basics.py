@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 from ci_tasks.agent.gpus.nvidia_smi import QUERY_GPUS, parse_gpus
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
-from ci_tasks.features.doctor.check_results import Check, CheckResult, fault, gb, ok, remedy, unknown, warning
+from ci_tasks.features.doctor.check_results import Check, CheckResult, fault, ok, remedy, unknown, warning
 from ci_tasks.hosts import queries as host_queries
 from ci_tasks.hosts.queries import parse_json_object, python_query
+from ci_tasks.report.table import size
 
 CLOCK_QUERY = {"clock": python_query("import time; print(repr(time.time()))")}
 _TOLERATED_SKEW = 2.0  # seconds; a smaller difference between a host's clock and ours does no harm
@@ -107,7 +108,7 @@ def space(topic: str, name: str, answer: QueryAnswer, least: Space, step: str) -
     free, total = disk.get("free"), disk.get("total")
     if not (isinstance(free, int) and isinstance(total, int)):
         return unknown(topic, f"{name}{answer.last_line}")
-    text = f"{name}{gb(free)} free of {gb(total)}"
+    text = f"{name}{size(free)} free of {size(total)}"
     least_free, wanted, why = least
     if free < wanted * 1e9:
         result = fault if free < least_free * 1e9 else warning

@@ -53,10 +53,6 @@ def remedy(text: str, remedies: Iterable[tuple[str, str]], otherwise: str) -> st
     return next((step for pattern, step in remedies if re.search(pattern, text, re.IGNORECASE)), otherwise)
 
 
-def gb(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"
-
-
 def lines(host: str, results: Sequence[CheckResult], width: int | None = None) -> list[str]:
     """The host's name, and a line for each result, with its next step below. Further lines of a text stay whole, such
     as one for known_hosts."""

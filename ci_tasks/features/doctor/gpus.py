@@ -32,14 +32,10 @@ def gpus(host: HostSpec) -> Check:
     # Health and rows are asked apart: one field that a driver does not know makes nvidia-smi refuse a whole query.
     # Of processes not `args`: a command line may have a secret in it.
     answers = yield {
-        "gpus": nvidia_smi.QUERY_GPUS,
-        "gpu health": nvidia_smi.QUERY_HEALTH,
-        "remapped rows": nvidia_smi.QUERY_REMAPPED,
-        "gpu processes": nvidia_smi.QUERY_APPS,
-        LOCKS_QUERY_NAME: LOCKS_QUERY,
-        "processes": ["ps", "-eo", "pid=,user:32=,comm="],
-        **nvidia_smi.XID_QUERIES,
-    }
+        "gpus": nvidia_smi.QUERY_GPUS, "gpu health": nvidia_smi.QUERY_HEALTH,
+        "remapped rows": nvidia_smi.QUERY_REMAPPED, "gpu processes": nvidia_smi.QUERY_APPS,
+        "processes": ["ps", "-eo", "pid=,user:32=,comm="], LOCKS_QUERY_NAME: LOCKS_QUERY, **nvidia_smi.XID_QUERIES,
+    }  # fmt: skip
     facts = parse_facts(replace(host, gpus=None), answers, simulates=True)  # as `plan` counts them
     if not facts.gpus:
         return [_absent(host, answers["gpus"], facts.gpu_problem)]

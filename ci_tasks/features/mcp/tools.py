@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -48,7 +48,7 @@ class Tools:
     def jobs(self, label: str = "") -> str:
         """The labels of the checkout's CI as JSON, with the number of their rows; of one label its rows: test, args,
         GPUs, image."""
-        rows = _call("jobs", *_words(label), "--repo", str(self.repo), "--json").json()
+        rows = json.loads(_call("jobs", *_words(label), "--repo", str(self.repo), "--json"))
         if label:
             return _selected(rows, _ROW_KEYS)
         counts = Counter(row["label"] for row in rows)  # all rows of slime would take 20,000 tokens
@@ -57,27 +57,27 @@ class Tools:
     def plan(self, label: str, only: str = "", host: str = "") -> str:
         """What would run for a label, as JSON: for each row its GPUs, image, what differs from CI and what the host
         lacks. `only` is a part of row names. Runs nothing."""
-        return _selected(_call("plan", *self._rows(label, only, host), "--json").json(), _PLAN_KEYS)
+        return _selected(json.loads(_call("plan", *self._rows(label, only, host), "--json")), _PLAN_KEYS)
 
     def runs(self, label: str = "", limit: int = 20) -> str:
         """Runs of the past as JSON, newest first: id, row, host, status. `report` says more of one."""
         options = ["--label", *_words(label)] if label else []
-        return _selected(_call("runs", *options, "--limit", str(limit), "--json").json(), _RUN_KEYS)
+        return _selected(json.loads(_call("runs", *options, "--limit", str(limit), "--json")), _RUN_KEYS)
 
     def triage(self, log: str) -> str:
         """Why a CI job failed, from its log: a file in the checkout, among the runs, or in a directory given at the
         start."""
-        return _call("triage", self._log(log), "--brief").checked
+        return _call("triage", self._log(log), "--brief")
 
     def report(self, run: str) -> str:
         """How a run ended and why: the id of a run or a batch, or `last`."""
-        return _call("report", *_words(run), "--brief").checked
+        return _call("report", *_words(run), "--brief")
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self, label: str, only: str = "", host: str = "") -> str:
         """Start the tests of a label and return at once, with the id for `wait`. `only` is a part of row names."""
-        result = _call("remote", *self._rows(label, only, host), "--detach", "--json").json()
+        result = json.loads(_call("remote", *self._rows(label, only, host), "--detach", "--json"))
         if result["exit_code"] is not None:  # it could not start
             return self.report(result["id"])
         return json.dumps({key: result[key] for key in ("id", "status", "directories")})
@@ -85,13 +85,13 @@ class Tools:
     def wait(self, run: str, minutes: int = _MINUTES) -> str:
         """Wait for the end of a run, at most so many minutes, and say how it ended and why. The run goes on if it takes
         longer: wait again."""
-        _call("attach", *_words(run), "--json", minutes=minutes)
+        _call("attach", *_words(run), "--json", minutes=minutes, prints=False)
         return self.report(run)
 
     def reproduce(self, log: str, host: str = "", minutes: int = _MINUTES) -> str:
         """Run the job of a failed CI log again: does it fail here too? Tests are ended after so many minutes."""
         argv = ["reproduce", "--log", self._log(log), *self._rows("", "", host), "--json"]
-        result = _call(*argv, minutes=minutes).json()
+        result = json.loads(_call(*argv, minutes=minutes))
         head = f"verdict: {result['verdict']} (exit code {result['exit_code']})"
         # What differs by its name alone: the values are a log's words, which the report quotes.
         differs = ", ".join(item["what"] for item in result["differs"])
@@ -115,41 +115,25 @@ class Tools:
         return str(path)
 
 
-class _Output(NamedTuple):
-    """What a command that has ended printed."""
-
-    process: subprocess.Popen[str]
-    out: str
-    err: str
-
-    @property
-    def checked(self) -> str:
-        """The output; ToolError where the command printed none, with its error."""
-        if not self.out.strip():
-            lines = self.err.strip().splitlines()[-_ERROR_LINES:]
-            raise ToolError("\n".join([f"exit code {self.process.returncode}", *quoted(lines)]))
-        return self.out
-
-    def json(self) -> Any:
-        return json.loads(self.checked)
-
-
-def _call(*argv: str, minutes: int = _MINUTES) -> _Output:
-    """Run our program. What still runs after `minutes` is interrupted, as by ^C."""
+def _call(*argv: str, minutes: int = _MINUTES, prints: bool = True) -> str:
+    """What our program prints. What still runs after `minutes` is interrupted, as by ^C. If it `prints` nothing,
+    ToolError with its error."""
     process = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, *argv],
         stdin=subprocess.DEVNULL,  # ours is the protocol's
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
-    for timeout, end in ((max(1, minutes) * 60, signal.SIGINT), (_GRACE_SECONDS, signal.SIGKILL)):
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+    )  # fmt: skip
+    limits = max(1, minutes) * 60, _GRACE_SECONDS, None
+    for timeout, end in zip(limits, (signal.SIGINT, signal.SIGKILL, signal.SIGKILL), strict=True):
         try:
-            return _Output(process, *process.communicate(timeout=timeout))
+            out, err = process.communicate(timeout=timeout)
+            break
         except subprocess.TimeoutExpired:
             process.send_signal(end)
-    return _Output(process, *process.communicate())
+    if prints and not out.strip():
+        lines = err.strip().splitlines()[-_ERROR_LINES:]
+        raise ToolError("\n".join([f"exit code {process.returncode}", *quoted(lines)]))
+    return out
 
 
 def _words(name: str) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,20 +17,22 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.checkout.snapshot import Snapshot
+from ci_tasks.cli.options import BASE, HOST, JSON, LABEL, ONLY, switch
+from ci_tasks.cli.shared import CheckoutOptions, GivenOptions, open_checkout, print_result
 from ci_tasks.config import Config
-from ci_tasks.errors import Blocked, UsageError, one_line, shortened, some
+from ci_tasks.errors import EXIT_BLOCKED, Blocked, UsageError, one_line, shortened, some
 from ci_tasks.features.prefetch import hub as hubs
-from ci_tasks.features.prefetch.download import command, outcomes, run_downloads, script
 from ci_tasks.features.prefetch.requirements import LabelRequirements, Unresolved, label_requirements
 from ci_tasks.features.recorder.record import open_recorder
 from ci_tasks.features.suites.slime_helpers import HELPERS
-from ci_tasks.hosts.executor import Executor, OpenExecutor, PreparedRow, Say, take_host_snapshot
+from ci_tasks.hosts.executor import Executor, OpenExecutor, PreparedRow, Say, open_executor, take_host_snapshot
 from ci_tasks.planning.containers import container_rules, is_inside
-from ci_tasks.report.table import Table, paragraph
+from ci_tasks.report.table import Table, paragraph, size
 from ci_tasks.results import store
 from ci_tasks.run.checkout_source import CheckoutSource, RunRequest, event_context
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.prepare import print_override_warnings
+from ci_tasks.safe_output import terminal_width
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 
@@ -41,6 +45,41 @@ _TOKEN = "HF_TOKEN"
 _AT_ONCE = 4  # repositories that the hub is asked about
 _LONGEST = 100  # characters of a command that is not understood
 _QUERY_TIMEOUT = 60.0  # seconds that the host gets to say what is there
+
+
+@dataclass(frozen=True)
+class PrefetchOptions(GivenOptions, CheckoutOptions):
+    label: str = LABEL.field()
+    host: str = HOST.field(default="local", commas=False)
+    only: str | None = ONLY.field()
+    dry_run: bool = switch("list present and missing files, and download nothing").field()
+    record: bool = switch("execute the tests under stubs, in a sandbox, which finds more than their source").field()
+    json: bool = JSON.field()
+    base: str | None = BASE.field()
+
+
+def prefetch(options: PrefetchOptions) -> int:
+    """
+    ci-tasks prefetch megatron --host h100a --dry-run    lists present, missing and gated files
+    ci-tasks prefetch megatron --host h100a              downloads it; after ^C the same command continues
+    ci-tasks prefetch ckpt --only async --json
+
+    To find what they download, the tests are only read. With --record they are executed, with imports and programs
+    replaced by stubs, in a sandbox without network.
+
+    It runs `hf download` in the image of the rows; a host without containers needs `hf` on its PATH.
+
+    Exit code 0 if nothing keeps a run from its files. 125 if a repository is gated or cannot be found, the hub does
+    not answer, or the disk is too small: a run would be blocked.
+    """
+    config, source = open_checkout(options)
+    say = partial(print, file=sys.stderr, flush=True)
+    say(source.headline)
+    request = RunRequest(source.label_of(options.label), options.only, options.host, options.base)
+    given = (source, config, request, open_executor, say)
+    result = prefetch_label(*given, record=options.record, dry_run=options.dry_run)
+    print_result(result, lambda: text(result, terminal_width()), as_json=options.json)
+    return EXIT_BLOCKED if result.blocked else 0
 
 
 @dataclass
@@ -204,11 +243,11 @@ class Prefetch:
         """Bring them, and note how each ended."""
         row = self._prepared(hub, coming)
         self.executor.write_plan(row.run, row.plan)
-        names = [f"{each.name} ({human(each.missing or 0)}) to {each.directory}" for each in coming]
-        end = run_downloads(self.executor, row, names, self.say, self.is_wanted)
+        names = [f"{each.name} ({size(each.missing or 0)}) to {each.directory}" for each in coming]
+        end = hubs.run_downloads(self.executor, row, names, self.say, self.is_wanted)
         if end.aborted:
             raise Blocked(f"prefetch on {self.executor.spec.name}: {end.aborted[1]}", hint=f"its log is {row.run.log}")
-        results = outcomes(row.run)
+        results = hubs.outcomes(row.run)
         self._look(coming)
         for number, each in enumerate(coming):
             code, line = results.get(number, (None, "it did not begin"))
@@ -227,7 +266,7 @@ class Prefetch:
         for each in coming:
             container, env = self.needs.runs[each.rows[0]]
             inside = container if is_inside(container, spec) else None
-            commands.append(command(each.repository, each.directory or "", inside, env, names))
+            commands.append(hubs.command(each.repository, each.directory or "", inside, env, names))
         secrets = hub.variables if is_secret else {}
         needs_token = any(each.listing and each.listing.needs_token for each in coming)
         if hub.token and (needs_token or _TOKEN in spec.secrets or spec.kind == "local"):
@@ -237,7 +276,7 @@ class Prefetch:
         paths, id = self.executor.paths(run), f"{self.batch.id}.prefetch"
         plan = Plan(
             id=id, label=self.row.label, job=self.row.job, row="prefetch", host=spec.name, runtime=spec.runtime, env={},
-            secrets=tuple(dict.fromkeys((*spec.secrets, *secrets))), workspace="", script=script(commands),
+            secrets=tuple(dict.fromkeys((*spec.secrets, *secrets))), workspace="", script=hubs.script(commands),
             timeout_minutes=spec.timeout_minutes, stall_minutes=spec.stall_minutes, checkout=self.code.checkout,
             container=container_rules(spec, id, paths.run, paths.locks, self.images),
             host_env=host_env,
@@ -251,7 +290,7 @@ def _refuse_if_full(coming: Sequence[RepositoryStatus]) -> list[str]:
     for mount in dict.fromkeys(each.mount for each in coming):
         own = [each for each in coming if each.mount == mount]
         free, needed = own[0].free or 0, sum(each.missing or 0 for each in own)
-        lines.append(f"{mount} has {human(free)} free, and {human(needed)} are to come to it")
+        lines.append(f"{mount} has {size(free)} free, and {size(needed)} are to come to it")
         for each in own if needed > free - SPARE else ():
             each.refuse("disk full", lines[-1], "free some space there, or let `mounts` name a larger disk")
     return lines
@@ -280,11 +319,6 @@ def text(report: PrefetchReport, width: int | None = None) -> list[str]:
 
 
 def _cells(line: RepositoryStatus) -> tuple[str, ...]:
-    size = "-" if line.size is None else human(line.size)
     revision = line.revision + (f"@{line.commit[:8]}" if line.commit and line.commit != line.revision else "")
-    return (line.problem or line.state, line.name, revision, size, str(len(line.rows)), line.directory or "-")
-
-
-def human(count: float) -> str:
-    """Bytes as people read them."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+    listed = "-" if line.size is None else size(line.size)
+    return (line.problem or line.state, line.name, revision, listed, str(len(line.rows)), line.directory or "-")

@@ -5,5 +5,5 @@ from ci_tasks.registry import Command, Feature
 _SUMMARY = "Make the checkout's CPU labels run on this machine."
 _JSON = (f"{__name__}.setup:SetupResult",)
 _CODES = "ci_tasks.records:EXIT_CODES"
-_COMMAND = Command("setup", "Run a CI label", _SUMMARY, f"{__name__}.command:setup", _JSON, _CODES)
+_COMMAND = Command("setup", "Run a CI label", _SUMMARY, f"{__name__}.setup:setup", _JSON, _CODES)
 FEATURE = Feature("setup", commands=(_COMMAND,))

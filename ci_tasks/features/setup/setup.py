@@ -7,16 +7,19 @@ comments too.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ci_tasks import yaml_lines
 from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
+from ci_tasks.cli.options import JSON, REPO, WORKFLOW, number, switch, text
+from ci_tasks.cli.shared import people_read_stderr, print_json
 from ci_tasks.config import PIP_DEFAULT, Config, Override
 from ci_tasks.errors import UnknownName, UsageError, counted
 from ci_tasks.hosts.executor import LocalExecutor
@@ -37,7 +40,30 @@ _TRIES = 3  # of the install steps: each failure may show what the next one need
 # What a venv takes with torch's wheels of this kind, and how long the steps take on a usual connection.
 _COSTS = {"cuda": "6 to 9 GB and 10 to 30", "cpu": "1 to 2 GB and 3 to 10", "": "1 GB and 1 to 5"}
 
-Confirm = Callable[[str], bool]  # whether the person agrees; raises UsageError without a person
+
+@dataclass(frozen=True)
+class SetupOptions:
+    repo: str | None = REPO.field()
+    workflow: str | None = WORKFLOW.field()
+    label: str | None = text("the label to try (else the one with the most rows that need no GPU)", "LABEL").field()
+    rows: int = number("number of rows to run", "rows", default=5).field()
+    index: str | None = text("a package index to use instead of CI's, such as a mirror", "URL").field()
+    yes: bool = switch("install, and write to ~/.config/ci-tasks/hosts.yaml, without asking").field()
+    json: bool = JSON.field()
+
+
+def setup(options: SetupOptions) -> int:
+    """
+    ci-tasks setup --repo ~/slime
+    ci-tasks setup --repo ~/slime --index https://mirror.example.com/simple --yes
+
+    Finds the Python that CI names, asks, runs CI's install steps and five rows, and writes the overrides that they
+    needed. Exit code 0 if the rows passed, 1 if one failed, 125 if they are blocked.
+    """
+    with people_read_stderr(options.json):
+        result = set_up(options)
+    print_json(asdict(result), when=options.json)
+    return result.exit_code
 
 
 @dataclass(frozen=True)
@@ -54,17 +80,16 @@ class SetupResult:
     exit_code: int
 
 
-def set_up(
-    repo: str | None, workflow: str | None, label: str | None, count: int, index: str | None, confirm: Confirm
-) -> SetupResult:
-    """Print what is found, tried and written. `count` rows are tried; `index` is used instead of CI's."""
-    source, config, file = open_source(repo, workflow=workflow), open_config(repo), users_hosts()
+def set_up(options: SetupOptions) -> SetupResult:
+    """Print what is found, tried and written."""
+    source, config = open_source(options.repo, workflow=options.workflow), open_config(options.repo)
+    file, index = users_hosts(), options.index
     print(source.headline, flush=True)
     by_label: dict[str, list[Row]] = {}
     for row in list_jobs(source):
         by_label.setdefault(row.label, []).append(row)
     labels = cpu_labels(source, by_label)
-    label = _chosen(label, labels, source)
+    label = _chosen(options.label, labels, source)
     rows = by_label[label]
     job = source.workflow.jobs[rows[0].job]
     wanted = wanted_python(source.workflow, job, rows[0], event_context(source), config.overrides)
@@ -80,8 +105,11 @@ def set_up(
     overrides = merged(each for each in (*of_index, *of_torch) if (each.job, each.step) not in own)
     costs = f"about {_COSTS[torch]} minutes{', since only CUDA wheels of torch were found' if torch == CUDA else ''}"
     records: Sequence[RunRecord] = []
-    if confirm(f"CI's install steps of {label} run here: {costs}. Overrides that they need go to {shown(file)}."):
-        overrides, records = _try_rows(source, config, rows, overrides, count)
+    print(
+        f"\nCI's install steps of {label} run here: {costs}. Overrides that they need go to {shown(file)}.", flush=True
+    )
+    if _agrees(options):
+        overrides, records = _try_rows(source, config, rows, overrides, options.rows)
     installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
     status = overall([record.status for record in records]) if records else CANCELLED
     entries = [entry(override) for override in overrides]
@@ -91,6 +119,13 @@ def set_up(
     tried = [{"row": record.row, "status": record.status, "reason": record.reason} for record in records]
     python = {"wanted": wanted, "path": path, "version": version}
     return SetupResult(str(source.path), label, python, entries, str(file), written, tried, EXIT_CODES[status])
+
+
+def _agrees(options: SetupOptions) -> bool:
+    """Whether the person does. Raises UsageError without a person."""
+    if not options.yes and (options.json or not (os.isatty(0) and os.isatty(1))):
+        raise UsageError("nothing was installed: without a terminal, setup needs --yes", hint="add `--yes`")
+    return options.yes or input("Continue? [Y/n] ").strip().lower() in ("", "y", "yes")
 
 
 def cpu_labels(source: CheckoutSource, by_label: Mapping[str, Sequence[Row]]) -> list[str]:

@@ -55,12 +55,6 @@ def changed_matrix(files: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-SUITE = Suite(
-    name="slime",
-    workflow=WORKFLOW,
-    directory="slime",
-    matches=matches,
-    describe=describe,
-    packages=("slime", "slime_plugins"),
-    changed=ChangedTests("changed", "e2e-test-changed", "changed-detect", RULE, changed_matrix),
-)
+_CHANGED = ChangedTests("changed", "e2e-test-changed", "changed-detect", RULE, changed_matrix)
+_PACKAGES = ("slime", "slime_plugins")
+SUITE = Suite("slime", WORKFLOW, "slime", packages=_PACKAGES, changed=_CHANGED, matches=matches, describe=describe)

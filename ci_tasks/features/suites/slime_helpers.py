@@ -25,9 +25,7 @@ HELPERS: Mapping[str, Sequence[str]] = {
         *("extra_env_vars", "config"),
     ],
 }
-# Where a converted model and a dataset lie, where the test does not say it.
-CONVERTED = "/root"
-MODELS = "/root/models"
+# Where a dataset lies, where the test does not say it.
 DATASETS = "/root/datasets"
 
 

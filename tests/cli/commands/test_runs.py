@@ -125,6 +125,7 @@ def test_the_age_of_a_run_that_has_not_begun_counts_from_its_command() -> None:
 def test_json_has_whole_records_also_of_removed_runs(home: Path, show: Output) -> None:
     for number in (1, 2):
         _keep(home, number, "blocked")
+    assert len(show().splitlines()) == 3
     shutil.rmtree(home / "runs" / "20260101-120000-ckpt" / "01")
     whole, left = json.loads(show(json=True))
     assert whole == json.loads((home / "runs/20260101-120000-ckpt/02/record.json").read_text())

@@ -9,7 +9,7 @@ import pytest
 
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.features.doctor.check_results import Check, CheckResult
-from ci_tasks.features.doctor.examine import finished
+from ci_tasks.features.doctor.command import finished
 
 DATA = Path(__file__).parent / "data"
 Read = Callable[[Check, Mapping[str, QueryAnswer]], list[CheckResult]]

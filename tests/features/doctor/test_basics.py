@@ -15,7 +15,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor import basics
 from ci_tasks.features.doctor.basics import hub, slurm
 from ci_tasks.features.doctor.check_results import FAULT, OK, UNKNOWN, WARNING, Check
-from ci_tasks.features.doctor.examine import examine_host
+from ci_tasks.features.doctor.command import examine_host
 from tests.parts.processes import LocalQueryRunner
 
 GOOD = {"Python": Answer(0, "3.8.18\n"), "git": Answer(0, "git version 2.17.0\n"), "bash": Answer(0, "x 5.2.15(1)\n")}

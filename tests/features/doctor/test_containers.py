@@ -40,11 +40,7 @@ def test_a_runtime_says_who_it_is(read: Any, info: Any, runtime: str, recorded: 
         ("docker", ABSENT, "install it"),
         ("docker", TIMED_OUT, "systemctl restart docker"),
         ("podman", TIMED_OUT, "systemctl restart podman"),
-        (
-            "docker",
-            Answer(1, "", "permission denied while connecting to the docker socket"),
-            "usermod -aG docker",
-        ),
+        ("docker", Answer(1, "", "permission denied while connecting to the docker socket"), "usermod -aG docker"),
         ("docker", Answer(1, "", "Cannot connect to the Docker daemon at unix:///x. Is it up?"), "enable --now docker"),
     ],
 )

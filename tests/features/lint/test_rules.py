@@ -229,12 +229,7 @@ def test_a_test_that_no_pathspec_selects_is_unreachable() -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "python tests/utils/test_c.py --fast",
-        "pytest tests/utils",
-        "python -m pytest -q ./tests/",
-    ],
+    "command", ["python tests/utils/test_c.py --fast", "pytest tests/utils", "python -m pytest -q ./tests/"]
 )
 def test_a_test_that_another_step_runs_is_reached(command: str) -> None:
     assert reported(checkout(FAILS, {"tests/utils/test_c.py": RUNS}, command)) == []

@@ -14,8 +14,7 @@ from huggingface_hub import snapshot_download
 
 from ci_tasks.agent.containers.docker_argv import parse_run
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.features.prefetch.download import command, outcomes, script
-from ci_tasks.features.prefetch.hub import HubRepository, Listing, files_query, host_state
+from ci_tasks.features.prefetch.hub import HubRepository, Listing, command, files_query, host_state, outcomes, script
 from tests.features.prefetch.hub_server import Hub, Repo
 from tests.parts.processes import LocalQueryRunner
 

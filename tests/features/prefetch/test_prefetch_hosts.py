@@ -36,14 +36,8 @@ def checkout(path: Path, workflow: str = WORKFLOW, test: str = TEST) -> Path:
     return git.repository(path, {".github/workflows/pr-test.yml": workflow, "tests/test_one.py": test})
 
 
-CONTAINER = """
-jobs:
-  e2e-test-short:
-    runs-on: [self-hosted, cpu]
-    strategy: {matrix: {info: [{test_file: test_one.py, num_gpus: 1}]}}
-    steps:
-      - {name: Execute, run: "docker run --rm --gpus all --network host -v /mnt/ci:/root/models MORE IMAGE python t.py"}
-"""
+RUN = "docker run --rm --gpus all --network host -v /mnt/ci:/root/models MORE IMAGE python t.py"
+CONTAINER = WORKFLOW.replace("python tests/test_one.py", RUN)
 
 
 def test_it_downloads_in_the_rows_image_into_the_rows_mounts(tmp_path: Path, docker_host: str) -> None:
@@ -78,20 +72,10 @@ def _logs(home: Path) -> str:
     return "".join(path.read_text(errors="replace") for path in home.rglob("log") if path.is_file())
 
 
-TWO = """
-jobs:
-  e2e-test-short:
-    runs-on: [self-hosted, cpu]
-    strategy: {matrix: {info: [{test_file: test_open.py, num_gpus: 0}, {test_file: test_gated.py, num_gpus: 0}]}}
-    steps:
-      - {name: Execute, run: "MODELS=DISK python3 tests/${{ matrix.info.test_file }}"}
-"""
-
-
 def test_cancel_ends_the_download_and_the_same_command_brings_the_rest(person: Any, tmp_path: Path) -> None:
     disk, gate = tmp_path / "disk", threading.Event()
-    person.write(".github/workflows/pr-test.yml", TWO.replace("test_gated", "test_open"))
-    person.write("tests/test_open.py", TEST.replace("/root/models", str(disk)))
+    person.write(".github/workflows/pr-test.yml", WORKFLOW)
+    person.write("tests/test_one.py", TEST.replace("/root/models", str(disk)))
     command = ("prefetch", "short", "--host", "sim")
     with hubs.serving() as hub:
         person.env.update(HF_ENDPOINT=hub.url, PATH=f"{BIN}:{os.environ['PATH']}")

@@ -120,7 +120,7 @@ def test_it_brings_what_is_missing_where_the_test_will_look(world: World, capsys
     assert (world.disk / "models/m/model.safetensors").read_bytes() == WEIGHTS
     assert (world.disk / "datasets/d/train.jsonl").read_bytes() == b"{}"
     assert "repositories: 2 fetched" in capsys.readouterr().out
-    assert any(f"fetching org/m (0.1 MB) to {world.disk}/models/m" in message for message in world.messages)
+    assert any(f"fetching org/m (100.0 kB) to {world.disk}/models/m" in message for message in world.messages)
     assert not list((world.repo.parent / "home/runs").iterdir()), "a prefetch that succeeded leaves no run"
     assert world.prefetch(json=True) == 0
     assert {entry["state"] for entry in table(capsys)["repositories"]} == {"there"}
@@ -162,7 +162,7 @@ def test_before_a_run_everything_is_brought_and_rows_that_lack_something_are_nam
     ((row, problem),) = problems.items()
     assert "one" in row and "org/d (dataset) is gated" in problem
     assert (world.disk / "models/m/config.json").exists()
-    assert "fetching org/m (0.1 MB) to " in capsys.readouterr().out
+    assert "fetching org/m (100.0 kB) to " in capsys.readouterr().out
 
 
 def test_a_gated_repository_that_is_on_the_host_already_blocks_nothing(

@@ -120,14 +120,7 @@ def test_a_download_is_read_as_the_program_would(line: str, expected: HubReposit
     assert downloads(line, MODELS="/big") == [expected]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "hf upload a/b .",
-        "echo hf download a/b",
-        "python train.py --hf download",
-    ],
-)
+@pytest.mark.parametrize("line", ["hf upload a/b .", "echo hf download a/b", "python train.py --hf download"])
 def test_other_commands_are_none(line: str) -> None:
     assert downloads(line) == []
 

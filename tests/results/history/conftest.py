@@ -21,7 +21,6 @@ Make = Callable[..., RunDir]
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(store.HOME_ENV, str(tmp_path / "home"))
     index._warned.clear()
-    index._given_up.clear()
     return tmp_path / "home"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,8 +13,6 @@ import pytest
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.results import history, index
 from ci_tasks.results.history import RunQuery
-from ci_tasks.results.load import load_record
-from ci_tasks.results.runs import record_not_started
 
 Make = Callable[..., RunDir]
 
@@ -105,21 +101,16 @@ def test_a_database_that_cannot_be_used_fails_nothing_and_is_said_once(
     before = (home / "history.db").stat()
 
     for number in (2, 3):
-        run = make(number=number, status="planned")
-        assert record_not_started(run, "blocked", "no GPU") == load_record(run)
-    output = capsys.readouterr().err
-    assert (output.count("\n"), message in output) == (1, True), output
-
+        make(number=number, status="blocked")
     assert _rows() == ["row-3", "row-2", "row-1"]
     assert _rows() == ["row-3", "row-2", "row-1"]
-    assert history.durations("ckpt") == {}
+    assert history.durations("ckpt") == {"row-1": 10.0}
     assert message in (output := capsys.readouterr().err)
     assert output.count("every run directory is read") == 1
     assert (home / "history.db").stat() == before, "it was left as it is"
     if holder is not None:
         holder.close()
         assert _rows() == ["row-3", "row-2", "row-1"], "what could not be written then is found now"
-        assert history.durations("ckpt") == {"row-1": 10.0}
 
 
 def test_who_writes_for_long_keeps_nobody_from_reading(
@@ -135,53 +126,27 @@ def test_who_writes_for_long_keeps_nobody_from_reading(
     assert capsys.readouterr().err == ""
 
 
-def test_after_a_fault_a_process_does_not_try_again_for_every_run(
-    make: Make, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[object] = []
-
-    def refuse(work: object) -> None:
-        tried.append(work)
-        raise index.HistoryUnavailable("no")
-
-    monkeypatch.setattr(index, "with_connection", refuse)
-    for number in (1, 2):
-        record_not_started(make(number=number, status="planned"), "blocked", "no GPU")
-    assert len(tried) == 1
+@pytest.mark.parametrize("version", [0, index.VERSION + 1, 1000])
+def test_tables_of_another_version_are_made_again(version: int, make: Make, home: Path) -> None:
+    make()
+    with closing(sqlite3.connect(home / "history.db")) as connection:
+        connection.execute("CREATE TABLE runs (other)")
+        connection.execute(f"PRAGMA user_version = {version}")
+    assert [record.row for record in history.search(RunQuery())] == ["row-1"]
+    assert index.with_connection(lambda now: now.execute("PRAGMA user_version").fetchone()) == (index.VERSION,)
 
 
-def test_a_python_without_sqlite_runs_all_the_same(make: Make, home: Path) -> None:
-    run = make(status="planned")
-    code = "import sys; sys.modules['_sqlite3'] = None\nfrom ci_tasks.results.runs import record_not_started\n"
-    code += "from ci_tasks.agent.run_directory import RunDir\n"
-    code += "print(record_not_started(RunDir(sys.argv[1]), 'blocked', 'x').status)"
-    done = subprocess.run([sys.executable, "-c", code, run.path], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("blocked\n", "")
+def test_of_two_processes_at_once_one_makes_the_tables(tmp_path: Path) -> None:
+    with (
+        closing(sqlite3.connect(tmp_path / "db", isolation_level=None)) as first,
+        closing(sqlite3.connect(tmp_path / "db", isolation_level=None)) as other,
+    ):
 
+        def overtake(statement: str) -> None:
+            if statement == "BEGIN IMMEDIATE":
+                first.set_trace_callback(None)
+                index._make_tables(other)
 
-def test_runs_of_several_processes_that_end_at_once_are_all_kept(make: Make, home: Path) -> None:
-    """Each makes the database where there is none yet, at the same time as the others."""
-    code = "import sys\nfrom ci_tasks.results.runs import record_not_started\n"
-    code += "from ci_tasks.agent.run_directory import RunDir\n"
-    code += "sys.stdin.readline()\nfor path in sys.argv[1:]: record_not_started(RunDir(path), 'blocked', 'x')"
-    batches = [
-        [make(f"2026010{at}-120000-ckpt", number, status="planned") for number in range(1, 11)] for at in (1, 2, 3)
-    ]
-    there = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, *(run.path for run in batch)],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for batch in batches
-    ]
-    for process in there:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    assert [process.communicate()[1] for process in there] == ["", "", ""]
-    kept = index.with_connection(
-        lambda connection: connection.execute("SELECT count(*) FROM runs WHERE final").fetchone()
-    )
-    assert kept == (30,)
+        first.set_trace_callback(overtake)
+        index._make_tables(first)
+        assert first.execute("PRAGMA user_version").fetchone() == (index.VERSION,)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import calendar
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.results import history
-from ci_tasks.results.history import LastRun, RunQuery
+from ci_tasks.results import history, store
+from ci_tasks.results.history import RunQuery
+from ci_tasks.results.index import passed_runs
 
 Make = Callable[..., RunDir]
 DAY = 86400.0
@@ -102,6 +105,35 @@ def test_a_row_may_be_expected_to_take_what_it_took(
     assert history.durations("ckpt", hosts) == ({"r": expected} if expected else {})
 
 
+BEFORE = {"20260101-115930-a": "h100a", "20260102-115910-b": "h100a", "20260103-115951-c": "box"}
+EXPECTED: dict[str, tuple[list[str], tuple[str, ...], str, float | None]] = {
+    "the longest of the rows, and the usual time before the first one": (["h100a"], ("one", "two"), "", 20 + 40),
+    "rows by name": (["h100a"], ("one",), "", 10 + 40),
+    "rows by a part of the name": (["h100a"], (), "n, x", 10 + 40),
+    "all rows of the label": (["h100a"], (), "", 20 + 40),
+    "another host": (["box"], ("two",), "", 20 + 9),
+    "a host without runs": (["new"], ("two",), "", 20),
+    "a row that never passed": (["h100a"], ("never",), "", None),
+}
+
+
+@pytest.mark.parametrize(("hosts", "rows", "only", "expected"), EXPECTED.values(), ids=EXPECTED)
+def test_a_run_is_expected_to_take_as_long_as_its_longest_row_and_what_comes_before(
+    hosts: list[str],
+    rows: tuple[str, ...],
+    only: str,
+    expected: float | None,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store, "started_at", lambda name: calendar.timegm(time.strptime(name[:15], "%Y%m%d-%H%M%S")))
+    for batch, host in BEFORE.items():
+        make(batch, 1, row="one", host=host, seconds=10)
+        make(batch, 2, row="two", host=host, seconds=20)
+        make(batch, 3, row="never", host=host, status="blocked")
+    assert history.expected_seconds("ckpt", hosts, rows, only) == expected
+
+
 # (status, tree) of a row's runs on one host → whether it is flaky
 FLAKY: dict[str, tuple[list[tuple[str, str]], bool]] = {
     "both on one tree": ([("passed", "t1"), ("failed", "t1")], True),
@@ -141,12 +173,9 @@ def test_the_newest_batch_of_a_label_and_checkout_says_how_its_rows_ended_last(m
     make("20260103-120000-ckpt", path="/another/checkout")
     make("20260104-120000-image", label="image")
     make("20260105-120000-ckpt", status="planned")
-    assert history.latest("ckpt", "/home/somebody/slime") == [
-        LastRun("one", "failed", batch),
-        LastRun("two", "passed", batch),
-        LastRun("three", "planned", batch),
-    ]
-    assert history.latest("nothing", "/home/somebody/slime") == []
+    last = {"one": "failed", "two": "passed", "three": "planned"}
+    assert [*history.latest("ckpt", "/home/somebody/slime").items()] == [*last.items()]
+    assert history.latest("nothing", "/home/somebody/slime") == {}
 
 
 TESTS = {"what": "tests", "ci": "all of the row", "here": "tests/a.py::b", "why": "--test"}
@@ -159,4 +188,14 @@ def test_a_run_of_a_part_of_a_row_is_found_and_counts_for_nothing(make: Make, pa
     assert [record.is_partial for record in history.search(RunQuery())] == [True, False]
     assert history.durations("ckpt") == {}
     assert [tally.runs for tally in history.flakes(RunQuery(label="ckpt"))] == [1]
-    assert [row.status for row in history.latest("ckpt", "/home/somebody/slime")] == ["failed"]
+    assert [*history.latest("ckpt", "/home/somebody/slime").values()] == ["failed"]
+
+
+def test_the_newest_runs_of_the_same_row_that_passed_and_have_a_log(make: Make) -> None:
+    for day, fields in enumerate([{}, {}, {"status": "failed"}, {"row": "other"}, {}, {}], 1):
+        run = make(f"2026010{day}-120000-ckpt", **{"row": "async", **fields})
+        if day != 6:
+            Path(run.log).write_bytes(b"step 1\n")
+    history.search(RunQuery())  # which takes them in
+    assert [Path(run.path).parts[-2][:8] for run in passed_runs("ckpt", "async", 3)] == ["20260105", "20260102"]
+    assert passed_runs("ckpt", "none", 3) == []

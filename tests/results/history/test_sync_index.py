@@ -14,9 +14,9 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.records import RunRecord, Timings
 from ci_tasks.results import history
 from ci_tasks.results.history import RunQuery
-from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.load import load_record
 from ci_tasks.results.runs import record_not_started
+from ci_tasks.results.store import Phase, write_phase
 
 Make = Callable[..., RunDir]
 
@@ -92,6 +92,7 @@ def test_a_run_that_ends_while_it_is_looked_at_has_ended(make: Make, monkeypatch
 
     monkeypatch.setattr(history, "load_record", ends)
     make(status="running")
+    assert history.labels() == ["ckpt"]  # which reads that it runs
     assert [tally.counts for tally in history.flakes(RunQuery(label="ckpt"))] == [{"cancelled": 1}]
 
 
@@ -131,13 +132,14 @@ def test_a_record_that_changed_behind_our_back_counts_as_it_is(make: Make) -> No
     assert history.search(RunQuery(status=("lost",))) == []
 
 
-def test_a_record_that_was_written_again_replaces_the_first(make: Make) -> None:
-    run = make(status="planned", timeout_minutes=1.0, test="t.py")
-    record_not_started(run, "lost", "left before all of it was here")
-    Path(run.status).write_text('{"state": "ended", "end": "cancelled"}')
-    os.unlink(run.record)
-    judge_run(run)
-    assert [tally.counts for tally in history.flakes(RunQuery(label="ckpt"))] == [{"cancelled": 1}]
+def test_a_record_may_be_written_again_while_its_command_runs(make: Make) -> None:
+    batch = Path(make(status="failed").path).parent
+    phases: list[tuple[Phase, str]] = [("running", "failed"), ("running", "blocked"), ("ended", "passed")]
+    for phase, status in phases:
+        write_phase(batch, phase)
+        make(status=status)
+        assert _shown() == {"ckpt.01": status}
+    assert [tally.counts for tally in history.flakes(RunQuery(label="ckpt"))] == [{"passed": 1}]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", '{"id": 1, "row": [], "timings": 3, "status": null}'])

@@ -14,7 +14,7 @@ from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.features.doctor.check_results import FAULT, OK, WARNING, CheckResult, lines
-from ci_tasks.features.doctor.examine import HostResult, examine_host
+from ci_tasks.features.doctor.command import HostResult, examine_host
 from ci_tasks.hosts.queries import QueryRunner
 from tests.parts.processes import LocalQueryRunner
 
@@ -131,7 +131,7 @@ class Odd:
 @pytest.mark.parametrize("host", HOSTS, ids=lambda host: host.name)
 @pytest.mark.parametrize("code", [0, 1, 127, None])
 def test_no_answer_is_too_odd(host: HostSpec, code: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ci_tasks.features.doctor.examine.kept_connections", list)
+    monkeypatch.setattr("ci_tasks.features.doctor.command.kept_connections", list)
     for first in range(len(ODD)):
         odd = Odd(code, first)
         results = examine_host(host, ["image"], lambda _, odd=odd: nullcontext(odd))  # type: ignore[misc]
