@@ -29,8 +29,7 @@ from ci_tasks.agent.mask import Masker
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_plan, read_remote, read_status, write_record
-from ci_tasks.agent.serving.bundle import BundleError, Receiver
-from ci_tasks.agent.serving.protocol import UPDATE, Request, RunUpdate
+from ci_tasks.agent.serving.protocol import UPDATE, FrameError, Receiver, Request, RunUpdate
 from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
@@ -190,7 +189,7 @@ class RunMirror:
                 take(*what)
         except OSError as error:  # a full disk
             self.fail(f"cannot write {self.run.path}: {error.strerror}")
-        except BundleError as error:
+        except FrameError as error:
             self.fail(f"its host sent artifacts that no host of ci-tasks sends: {error}")
         except Exception as error:  # what no host of ours sends
             debug_log.debug("what came of %s", self.run.path, exc_info=error)

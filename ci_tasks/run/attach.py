@@ -29,8 +29,7 @@ from ci_tasks.agent.mask import mask_text
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status, write_record
-from ci_tasks.agent.serving.bundle import Receiver
-from ci_tasks.agent.serving.protocol import Request, RunSummary
+from ci_tasks.agent.serving.protocol import Receiver, Request, RunSummary
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UnknownName, UsageError
 from ci_tasks.hosts.connection import ReconnectingConnection

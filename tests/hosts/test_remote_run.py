@@ -11,7 +11,7 @@ import pytest
 
 from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
-from ci_tasks.agent.serving import bundle
+from ci_tasks.agent.serving import protocol
 from ci_tasks.agent.serving.protocol import RunUpdate
 from ci_tasks.hosts.runs import RunMirror
 
@@ -88,8 +88,8 @@ def test_a_log_that_was_masked_here_and_then_resumed_is_fetched_again(run: RunDi
 
 
 def fetch(run: RunDir, there: RunDir) -> None:
-    files = bundle.Receiver(run.path)
-    for kind, payload in bundle.pack(there.path):
+    files = protocol.Receiver(run.path)
+    for kind, payload in protocol.pack(there.path):
         files.take(kind, 0, payload)
     files.close()
     RunMirror(run).mask_artifacts()

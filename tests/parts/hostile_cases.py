@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.agent.serving import bundle, protocol
+from ci_tasks.agent.serving import protocol
 from ci_tasks.agent.serving.protocol import DATA, Request
 from ci_tasks.hosts import runs
 from tests.parts import hostile_values as values
@@ -256,7 +256,7 @@ def endless_streams(rng: Random, near: Surroundings) -> Case:
 
     def file(number: int, request: Request) -> Frames:
         yield protocol.frame(protocol.FILE, b"artifacts/x", number)
-        yield from repeated(protocol.frame(DATA, chunk, number), bundle.MAX_BYTES + (1 << 21))
+        yield from repeated(protocol.frame(DATA, chunk, number), protocol.MAX_TOTAL + (1 << 21))
 
     def files(number: int, request: Request) -> Frames:
         return (protocol.frame(protocol.FILE, b"artifacts/%d" % count, number) for count in range(1 << 16))

@@ -33,7 +33,7 @@ from unittest import mock
 from ci_tasks.agent import archive, processes
 from ci_tasks.agent.records import CheckoutPart, Plan
 from ci_tasks.agent.run_directory import SMALL_FILES, RunDir
-from ci_tasks.agent.serving import bundle
+from ci_tasks.agent.serving import protocol
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CiTasksError, InternalError
 from ci_tasks.hosts import connection, queries, runs
@@ -115,8 +115,8 @@ class HostileWorld:
             patch(runs, "_POLL_INTERVAL_S", 0.001),
             patch(runs, "MAX_LOG_BYTES", _SMALL_LOG),
             patch(runs, "thin_pack", lambda code, known: [b"PACK" * 100] * 20),
-            patch(bundle, "MAX_FILES", _SMALL_FILES),
-            patch(bundle, "MAX_BYTES", _SMALL_BYTES),
+            patch(protocol, "MAX_FILES", _SMALL_FILES),
+            patch(protocol, "MAX_TOTAL", _SMALL_BYTES),
             patch(connection, "BEAT", 3600.0),
         ):
             self._stack.enter_context(each)

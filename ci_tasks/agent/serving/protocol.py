@@ -1,7 +1,10 @@
-"""What a client and a host say to each other: frames, and the records in them. Pure.
+"""What a client and a host say to each other: frames, the records in them, and the files of a run on their way to the
+client.
 
 A frame is a kind, the number of the request that it belongs to, an offset and a payload. A host's output begins with
-MAGIC; whatever stands before it, such as the greeting of a login script, is skipped.
+MAGIC; whatever stands before it, such as the greeting of a login script, is skipped. Files are frames, too: all that an
+archive can hold beside plain files (links, devices, holes, extended headers) is what a host may not send. `pack` leaves
+out what a `Receiver` would refuse, and says so in a file of its own.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ import os
 import struct
 import zlib
 from dataclasses import field
-from typing import Iterator, Literal, Mapping, Optional, Tuple, Union
+from typing import BinaryIO, Iterator, List, Literal, Mapping, Optional, Sequence, Tuple
 
 from ..codec import to_line
-from ..files import check_absolute_path, check_line
+from ..files import UnsafeName, check_absolute_path, check_line, check_relative_path, open_file
 from ..quick_dataclass import dataclass
 from ..records import CheckoutPart, Plan, QueryAnswer, RunDescription, State, Status
+from ..run_directory import SMALL_FILES
 
 MAGIC = b"\0ci-tasks 2\n"
 REQUEST, HELLO, ANSWER, UPDATE = b"Q", b"H", b"A", b"U"  # a Request, Hello, Answer, RunUpdate
@@ -35,6 +39,12 @@ _HEAD = struct.Struct(">cIQI")
 GOODBYE_HEAD = _HEAD.pack(GOODBYE, 0, 0, 16)
 GOODBYE_BYTES = len(GOODBYE_HEAD) + 16
 _FASTEST = 1  # zlib's level; it packs 170 MB of a real log in a second, to a ninth
+CHUNK = 1 << 18
+NOT_SENT = "artifacts/not-sent.txt"
+MAX_FILES = 25000  # of a run
+MAX_TOTAL = 4 << 30  # bytes of them
+_RESERVED = 1 << 26  # bytes for NOT_SENT
+_MAX_NAMED = 1000  # lines of it
 
 Frame = Tuple[bytes, int, int, bytes]  # kind, number, offset, payload
 
@@ -93,8 +103,9 @@ class FrameReader:
 
 # -- records ---------------------------------------------------------------------------------------------------------
 
-OfRun = Literal["create", "follow", "cancel", "collect", "clear", "look", "describe"]
-Verb = Union[OfRun, Literal["receive", "programs", "runs", "prune"]]
+Verb = Literal[
+    "receive", "create", "follow", "cancel", "collect", "clear", "look", "describe", "programs", "runs", "prune"
+]
 
 
 @dataclass(frozen=True)
@@ -216,3 +227,90 @@ class RunUpdate:
     over: bool = False
     code: str = ""
     problem: str = ""
+
+
+# -- the files of a run ----------------------------------------------------------------------------------------------
+
+
+def _check(path: str) -> None:
+    """Raises UnsafeName, unless it is that of a file that a run brings home."""
+    check_relative_path(path)
+    if path not in SMALL_FILES and not path.startswith("artifacts/"):
+        raise UnsafeName("no file of a run")
+
+
+def pack(
+    run_dir: str, names: Optional[Sequence[str]] = None, left_out: Sequence[str] = ()
+) -> Iterator[Tuple[bytes, bytes]]:
+    """The files of a run, on its host, as kinds and payloads of frames (default: all that a client keeps), with a line
+    in NOT_SENT for each that is `left_out`. A file that is removed meanwhile is none of them."""
+    lines, files, total = [*left_out], 0, 0
+    for path in _paths(run_dir) if names is None else names:
+        try:
+            source = open_file(os.path.join(run_dir, path), follow_link=False)
+        except OSError:
+            continue
+        with source:
+            size = os.fstat(source.fileno()).st_size
+            try:
+                _check(path)
+                if files >= MAX_FILES - 1 or total + size > MAX_TOTAL - _RESERVED:
+                    raise UnsafeName("over the limit of %d files or %d GiB" % (MAX_FILES, MAX_TOTAL >> 30))
+            except UnsafeName as reason:
+                lines.append("%.1000s: %s" % (ascii(path), reason))
+                continue
+            files, total = files + 1, total + size
+            yield FILE, path.encode()
+            while size > 0 and (chunk := source.read(min(size, CHUNK))):
+                size -= len(chunk)
+                yield DATA, chunk
+    if lines:
+        yield FILE, NOT_SENT.encode()
+        yield from ((DATA, (line + "\n").encode("utf-8", "backslashreplace")) for line in lines[:_MAX_NAMED])
+
+
+def _paths(run_dir: str) -> Iterator[str]:
+    yield from SMALL_FILES
+    for directory, _, names in os.walk(os.path.join(run_dir, "artifacts")):
+        yield from (os.path.relpath(os.path.join(directory, name), run_dir) for name in sorted(names))
+
+
+class Receiver:
+    """Writes such files below a directory of the client, through no link, at most `max_bytes`."""
+
+    def __init__(self, directory: str, max_bytes: int = 0) -> None:
+        self.paths: List[str] = []
+        self._top, self._room = os.path.realpath(directory), max_bytes or MAX_TOTAL
+        self._out: Optional[BinaryIO] = None
+
+    def take(self, kind: bytes, _offset: int, payload: bytes) -> None:
+        """Raises FrameError for what no host of ours sends: a path that leads elsewhere, or more than a run has; and
+        OSError."""
+        if kind == FILE:
+            self.close()
+            try:
+                path = payload.decode()
+                _check(path)
+                self._out = self._create(path)
+            except ValueError as error:
+                raise FrameError("a file %.300r: %s" % (payload, error)) from None
+            self.paths.append(path)
+        else:
+            self._room -= len(payload)
+        if self._out is None or self._room < 0 or len(self.paths) > MAX_FILES:
+            raise FrameError("bytes of no file, or of more than %d files, or too many" % MAX_FILES)
+        if kind == DATA:
+            self._out.write(payload)
+
+    def _create(self, path: str) -> BinaryIO:
+        target = os.path.join(self._top, path)
+        directory = os.path.dirname(target)
+        if os.path.realpath(directory) != directory:
+            raise UnsafeName("it would be written through a link")
+        os.makedirs(directory, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK  # to open a pipe would block
+        return os.fdopen(os.open(target, flags, 0o644), "wb")
+
+    def close(self) -> None:
+        if self._out is not None:
+            self._out.close()

@@ -27,12 +27,11 @@ from ..run_directory import RunDir, machine_environment
 from ..slurm import jobs as slurm
 from ..trees.git import FULL_ERRORS, DiskFull, StoreError
 from ..trees.workspace import NotKept, TreeStore, forget, prune
-from . import bundle, protocol
-from .protocol import Answer, Request, RunSummary
+from . import protocol
+from .protocol import CHUNK, Answer, Request, RunSummary
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
-_CHUNK = 1 << 18
 
 
 class BadRequest(Exception):
@@ -124,7 +123,7 @@ class Session:
 
     def receive(self, request: Request) -> None:
         os.lseek(0, 0, os.SEEK_SET)
-        self.store.receive(iter(lambda: os.read(0, _CHUNK), b""))
+        self.store.receive(iter(lambda: os.read(0, CHUNK), b""))
 
     def create(self, request: Request) -> None:
         with self.locked_run(request.dir) as run:
@@ -172,12 +171,13 @@ class Session:
             os.write(1, protocol.frame(kind, payload))
 
     def collect(self, request: Request) -> None:
-        run, why = RunDir(self.run_dir(request.dir)), ""
+        run = RunDir(self.run_dir(request.dir))
         try:
             self._mask(run, request.secrets)
+            files = protocol.pack(run.path)
         except (OSError, ValueError) as error:
-            why = "secrets could not be masked: %s" % error
-        self._send_files(bundle.pack(run.path, why_nothing=why))
+            files = protocol.pack(run.path, (), ["secrets could not be masked: %s" % error])
+        self._send_files(files)
 
     def _mask(self, run: RunDir, values: Mapping[str, str]) -> None:
         """Mask secrets if the run's agent did not. Raises ValueError, OSError."""
@@ -214,7 +214,7 @@ class Session:
     def look(self, request: Request) -> None:
         path = self.run_dir(request.dir)
         look.wait_for_look(path, request.look, self.is_disconnected)
-        self._send_files(bundle.pack(path, run_directory.HANG_FILES))
+        self._send_files(protocol.pack(path, run_directory.HANG_FILES))
 
     def describe(self, request: Request) -> Answer:
         return Answer(description=run_directory.read_description(RunDir(self.run_dir(request.dir))))

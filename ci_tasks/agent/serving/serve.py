@@ -22,7 +22,7 @@ from ..records import Environment, Event, Status
 from ..run_directory import RunDir, read_status
 from ..slurm import jobs as slurm
 from . import protocol
-from .protocol import Answer, Hello, Request, RunUpdate
+from .protocol import CHUNK, Answer, Hello, Request, RunUpdate
 from .requests import BadRequest, Session, explained, respond
 
 Join = Callable[[Status], Tuple[Status, bool]]  # what Slurm says is joined to an agent's status; whether it is final
@@ -34,7 +34,6 @@ POLL_SECONDS = 0.02  # between two looks at logs
 BUSY_POLL_SECONDS = 0.002  # the same if a log has just grown: more of it is likely to come soon, or not at all
 _BUSY_SHARE = 4  # looks within a time that is as long as that since a log grew
 _IDLE_SECONDS = 1.0
-_CHUNK = 1 << 18
 _PACKED_FROM = 1 << 13  # bytes; what a job prints line by line is not worth the time
 _ALIVE_POLL_SECONDS = 1.0  # between two reads of a status that seems to be the same
 _SHARED_POLL_SECONDS = 0.5  # between two reads of the status of a run on another machine
@@ -224,7 +223,7 @@ class Server:
     def _hear(self) -> bool:
         """Whether the client is still there."""
         try:
-            chunk = os.read(0, _CHUNK)
+            chunk = os.read(0, CHUNK)
             self.heard = time.monotonic()
             if self.is_idle and chunk:
                 self.is_idle = False
@@ -332,7 +331,7 @@ class Server:
 
     def _take_answer(self, pipe: int) -> None:
         reader, number, _ = self.children[pipe]
-        chunk, is_answered = os.read(pipe, _CHUNK), False
+        chunk, is_answered = os.read(pipe, CHUNK), False
         for kind, _, offset, payload in reader.feed(chunk):
             self.send(protocol.frame(kind, payload, number, offset))
             is_answered = kind == protocol.ANSWER
