@@ -300,7 +300,7 @@ ONE_MODULE = {
     # `replace_file` writes a file whole; others rename what a program or a stream has written.
     r"os\.replace\(": [
         *("agent.files", "agent.artifacts", "agent.environments"),
-        *("hosts.bootstrap", "hosts.provision", "results.index"),
+        *("hosts.transport", "hosts.provision", "results.index"),
         *("run.report_runs", "agent.trees.git"),
     ],
 }

@@ -22,13 +22,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, List, Tuple, Union, cast
+from typing import Any, BinaryIO, List, Optional, Tuple, Union, cast
 
 from . import codec
 from .containers.run_containers import RunContainer
 from .directories import below, remove_own
 from .files import open_file, unused_path
 from .mask import Masker, mask_text
+from .processes import end_program
 from .records import LeftOut, LeftOutFile, Plan
 from .run_directory import SMALL_FILES, RunDir, read_record, write_record
 
@@ -50,7 +51,7 @@ _ARCHIVE = re.compile(
 )
 
 
-_File = Tuple[str, str, int, Union[BinaryIO, str]]  # place, path, bytes; its content, or why it is not taken
+_File = Tuple[str, str, Optional[int], Union[BinaryIO, str]]  # place, path, bytes; its content, or why it is not taken
 
 
 def collect(run: RunDir, plan: Plan, containers: List[RunContainer], began: float) -> List[str]:
@@ -58,14 +59,11 @@ def collect(run: RunDir, plan: Plan, containers: List[RunContainer], began: floa
     if not os.path.isdir(run.artifacts) or os.path.islink(run.artifacts):
         return []
     try:
-        top = tempfile.mkdtemp(prefix=".collected-", dir=run.path)
-        try:
+        with tempfile.TemporaryDirectory(prefix=".collected-", dir=run.path) as top:
             left_out = _copy(_files(run, plan, containers, began), top)
             for name in os.listdir(top):  # beside what the job itself may have put there
                 os.rename(os.path.join(top, name), unused_path(os.path.join(run.artifacts, name)))
             add_left_out(run.artifacts, left_out)
-        finally:
-            shutil.rmtree(top, ignore_errors=True)
     except OSError as error:
         return ["artifacts are not complete: %s" % error]
     return []
@@ -74,26 +72,23 @@ def collect(run: RunDir, plan: Plan, containers: List[RunContainer], began: floa
 def _copy(files: Iterator[_File], top: str) -> List[LeftOutFile]:
     """Copy files into `top`, below a name for each place that they come from. Returns those that are left out."""
     left_out: List[LeftOutFile] = []
-    bytes_left, deadline = LIMIT, time.monotonic() + MAX_SECONDS
+    bytes_left = LIMIT
     for place, path, size, source in files:
         target = os.path.join(top, place, os.path.normpath(path).lstrip("/"))
-        if isinstance(source, str):
-            reason = source
-        elif ".." in path.split("/") or "\0" in path:
-            reason = "its path leads elsewhere"
-        elif size > bytes_left or time.monotonic() > deadline:
-            reason = "over the limit of %d MB or %.0f s" % (LIMIT >> 20, MAX_SECONDS)
-        elif size > shutil.disk_usage(top).free - RESERVED_BYTES:
-            reason = "the disk is full"
-        else:
-            try:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                _write_new(target, _chunks(source))
-                bytes_left -= size
-                continue
-            except Exception as error:  # whatever a stream that breaks off raises
-                reason = getattr(error, "strerror", None) or str(error)
-        left_out.append(LeftOutFile(place, path, size, reason))
+        try:
+            if isinstance(source, str):
+                raise OSError(source)
+            if ".." in path.split("/") or "\0" in path:
+                raise OSError("its path leads elsewhere")
+            if (size or 0) > bytes_left:
+                raise OSError("over the limit of %d MB" % (LIMIT >> 20))
+            if (size or 0) > shutil.disk_usage(top).free - RESERVED_BYTES:
+                raise OSError("the disk is full")
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            _write_new(target, _chunks(source))
+            bytes_left -= size or 0
+        except Exception as error:  # whatever a stream that breaks off raises
+            left_out.append(LeftOutFile(place, path, size, getattr(error, "strerror", None) or str(error)))
     return left_out
 
 
@@ -106,10 +101,11 @@ def _files(run: RunDir, plan: Plan, containers: List[RunContainer], began: float
             yield from _on_host("host", os.path.realpath(path), path, began - CLOCK_SLACK, deadline, excluded=own)
     # Containers without a daemon have their /tmp in the run directory.
     for ray in ("ray", "tmp/ray"):
-        sessions = os.path.join(glob.escape(own), "tmp", "container-*", ray, "session_*[0-9]")
-        for session in sorted((path for path in glob.glob(sessions) if not os.path.islink(path)), reverse=True):
-            place, path = os.path.relpath(session, own).split("/")[1], "%s/%s" % (RAY, os.path.basename(session))
-            yield from _on_host(place, os.path.join(session, "logs"), path + "/logs", 0.0, deadline)
+        found = glob.glob(os.path.join(glob.escape(own), "tmp", "container-*", ray, "session_*[0-9]", "logs"))
+        for logs in sorted(found, reverse=True):  # the newest first
+            if os.path.realpath(logs) == logs:
+                place, session = os.path.relpath(logs, own).split("/")[1], os.path.basename(os.path.dirname(logs))
+                yield from _on_host(place, logs, "%s/%s/logs" % (RAY, session), 0.0, deadline)
 
 
 def artifact_paths(plan: Plan) -> List[str]:
@@ -146,23 +142,21 @@ def _in_container(container: RunContainer, path: str, deadline: float) -> Iterat
                 if content is not None:
                     yield place, inner, entry.size, cast(BinaryIO, content)
                 elif not entry.isdir():
-                    yield place, inner, 0, "neither a plain file nor a directory"
+                    yield place, inner, None, "neither a plain file nor a directory"
         if timer.finished.is_set():
             raise tarfile.ReadError
     except tarfile.TarError:
-        yield place, path, 0, "the copy broke off, or took longer than %.0f s" % MAX_SECONDS
+        yield place, path, None, "the copy broke off, or took longer than %.0f s" % MAX_SECONDS
     finally:
         timer.cancel()
-        process.kill()
-        out.close()
-        process.wait()
+        end_program(process)
 
 
 def _on_host(place: str, top: str, path: str, since: float, deadline: float, excluded: str = "") -> Iterator[_File]:
     """The plain files in `top` that changed since, under the names that they have below `path`."""
     for file in _files_below(top, excluded):
         if time.monotonic() > deadline:
-            yield place, path, 0, "not all of it was copied within %.0f s" % MAX_SECONDS
+            yield place, path, None, "not all of it was copied within %.0f s" % MAX_SECONDS
             return
         with suppress(OSError), open_file(file, follow_link=False) as source:  # not a link, a socket, another's
             info = os.fstat(source.fileno())
@@ -179,8 +173,7 @@ def _write_new(path: str, chunks: Iterator[bytes]) -> None:
     """Write the new file `path`, whole or not at all."""
     with open(path, "xb") as out:
         try:
-            for chunk in chunks:
-                out.write(chunk)
+            out.writelines(chunks)
         except BaseException:
             os.unlink(path)
             raise

@@ -22,7 +22,7 @@ from .files import content_of
 from .gpus.nvidia_smi import Gpu
 from .log_file import log_traceback
 from .probe.evidence import collect_evidence
-from .records import Environment, GpuModel, Kept, Plan
+from .records import Environment, GpuModel, Kept, Plan, Status
 from .run_directory import RunDir, secret_values, write_record
 from .slurm import jobs as slurm
 from .trees.git import StoreError
@@ -76,28 +76,23 @@ class RunCleanup:
             self.left.append("%s: %s" % (problem, error))
 
     def _remove(self, root: RootContainer) -> None:
-        problems = self.containers.remove()
+        problems, workspace, is_own = self.containers.remove(), self.paths.workspace, not self.plan.keeps_workspace
         self.left += problems
         if self._leads_elsewhere():
             self.left.append("%s leads elsewhere now: nothing below it is removed" % self.paths.path)
             return
-        if not problems and not self.plan.keeps_workspace:
-            self._release_workspace(root)
+        # Another run may have the workspace, unless something of the job's still exists that may write into it.
+        if is_own and not problems and os.path.isdir(slot_of(workspace)) and not processes.of_job(os.getpid()):
+            take_ownership(workspace, *root)
+            with suppress(OSError, StoreError):  # then it is removed
+                release(workspace, self.plan.checkout.path)
         # A run's own workspace is in its directory, whatever a plan names: a job can write what it likes into that.
-        workspace = [] if self.plan.keeps_workspace else [self.paths.workspace]
-        for path in (os.path.join(self.paths.path, "tmp"), self.paths.evidence, *workspace):
+        for path in (os.path.join(self.paths.path, "tmp"), self.paths.evidence, *([workspace] if is_own else [])):
             self.left += remove_tree(path, *root)
 
     def _leads_elsewhere(self) -> bool:
         """Whether a job put something else in the place of its run directory."""
         return os.path.realpath(self.paths.path) != self._directory
-
-    def _release_workspace(self, root: RootContainer) -> None:
-        """Let another run have the workspace, unless something of the job's still exists that may write into it."""
-        if os.path.isdir(slot_of(self.paths.workspace)) and not processes.of_job(os.getpid()):
-            take_ownership(self.paths.workspace, *root)
-            with suppress(OSError, StoreError):  # then it is removed
-                release(self.paths.workspace, self.plan.checkout.path)
 
 
 def write_environment(
@@ -140,15 +135,16 @@ def cancel(run_dir: str, kill: bool = False) -> None:
     """Ask the agent to cancel its job; if it has died, stop what it left. `kill`: without a grace period. Raises
     CancelError."""
     paths = RunDir(run_dir)
-    if _cancel_slurm_job(paths, kill):
-        return
-    if _signal_agent(paths):
+    if (job := slurm.read(run_dir)) is not None:
+        try:
+            (slurm.kill if kill else slurm.cancel)(run_dir, job)
+        except slurm.ScancelError as error:
+            raise CancelError("Slurm did not cancel it: %s" % error) from None
+    elif _signal_agent(rd.read_status_if_readable(paths)):
         if kill:  # else it would take the job's death for its own end, and the row would count as failed
             _wait_while(lambda: b'"cancelled"' not in content_of(paths.events), NOTICE_SECONDS)
             processes.kill_all(paths.path, rd.read_status_if_readable(paths).group)
-        return
-    status = rd.read_status_if_readable(paths)  # it may have ended this moment
-    if not status.has_ended or status.gone:
+    elif (status := rd.read_status_if_readable(paths)).gone or not status.has_ended:  # it may have ended this moment
         group = processes.orphaned_group(status, paths.path)
         found = len(processes.of_run(paths.path, group))
         if not kill:
@@ -158,29 +154,16 @@ def cancel(run_dir: str, kill: bool = False) -> None:
         liveness.record_cleanup(paths, found, RunContainers(paths.path).remove())
 
 
-def _signal_agent(paths: RunDir) -> bool:
+def _signal_agent(status: Status) -> bool:
     """Whether an agent was asked to cancel its job. Raises CancelError."""
-    status = rd.read_status_if_readable(paths)
-    if status.pid is None or not processes.alive(status):
-        return False
     try:
+        if status.pid is None or not processes.alive(status):
+            return False
         os.kill(status.pid, signal.SIGTERM)
-        return True
     except ProcessLookupError:
         return False
     except OSError as error:
         raise CancelError("the agent, process %s, cannot be signalled: %s" % (status.pid, error.strerror)) from None
-
-
-def _cancel_slurm_job(paths: RunDir, kill: bool) -> bool:
-    """Whether the run is a Slurm job, which then is cancelled. Raises CancelError."""
-    job = slurm.read(paths.path)
-    if job is None:
-        return False
-    try:
-        (slurm.kill if kill else slurm.cancel)(paths.path, job)
-    except slurm.ScancelError as error:
-        raise CancelError("Slurm did not cancel it: %s" % error) from None
     return True
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import os
 import platform
 import re
@@ -29,9 +28,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from . import run_directory
 from .directories import below, remove_tree
 from .files import content_of, file_lock, replace_file
-from .quick_dataclass import dataclass
 from .records import Event, InstallSteps
-from .run_directory import read_record, write_record
 
 MOST = 8  # environments of a host; of CUDA's torch each has about 6 GB
 LOCK_SECONDS = 300.0  # another row may list all files of the install steps
@@ -47,33 +44,14 @@ _PACKAGING = re.compile(r"(?i)pyproject\.toml|setup\.(?:py|cfg)|.*\.lock|.*(?:re
 _PYTHON_SCRIPT = re.compile(rb"#!(?:/bin/sh\n'''exec' )?\"?(?!/usr/bin/|/bin/)[^\n\"]*/bin/python[\d.]*\b")
 
 
-class NotShareable(Exception):
-    """Why what is installed serves this venv alone."""
-
-
-@dataclass(frozen=True)
-class EnvironmentRecord:
-    """environment.json: `lock` are the distributions as name==version."""
-
-    lock: Tuple[str, ...] = ()
-    made_at: float = 0.0
-
-    @property
-    def description(self) -> str:
-        day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.made_at))
-        return "%d packages, resolved %s" % (len(self.lock), day)
-
-
 class SharedEnvironment:
-    """The one in the directory `path`. Its record is empty if it is not complete, or was given up."""
+    """The one in the directory `path`, called KEY-TIME. It has no `description` if it is not complete, or was given
+    up."""
 
     def __init__(self, path: str) -> None:
         self.path, self.name, self.prefix = path, os.path.basename(path), os.path.join(path, "prefix")
-        self._users, self._record = os.path.join(path, "users"), os.path.join(path, "environment.json")
-        self._files = os.path.join(path, "files")
-        self.record = EnvironmentRecord()
-        with suppress(ValueError):
-            self.record = read_record(EnvironmentRecord, self._record) or self.record
+        self._users, self._files, self._note = (os.path.join(path, name) for name in ("users", "files", "description"))
+        self.description = content_of(self._note).decode()
         self.unused_days = (time.time() - os.stat(path).st_mtime) / 86400
 
     @property
@@ -87,11 +65,11 @@ class SharedEnvironment:
         os.symlink(os.path.abspath(venv), os.path.join(self._users, "%d-%d" % (os.getpid(), time.time_ns())))
         os.utime(self.path)
 
-    def seal(self, lock: Sequence[str], made_at: float) -> None:
+    def seal(self, packages: int) -> None:
         """It is complete: what stat says of its files is noted."""
-        self.record = EnvironmentRecord(tuple(sorted(lock)), made_at)
         write_listing(self._files, self.prefix)
-        write_record(self._record, self.record)
+        self.description = "%d packages, resolved %s" % (packages, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()))
+        replace_file(self._note, self.description.encode())
 
     def changed(self) -> List[str]:
         """Its files that are not as they were stored."""
@@ -100,24 +78,25 @@ class SharedEnvironment:
     def give_up(self) -> None:
         """It is not used again, and removed when no venv is over it."""
         with suppress(FileNotFoundError):
-            os.unlink(self._record)
+            os.unlink(self._note)
 
 
 class EnvironmentStore:
     def __init__(self, directory: str) -> None:
         self.directory, self._lock = directory, os.path.join(directory, "lock")
 
-    def all(self, key: str = "") -> List[SharedEnvironment]:
-        """Those that can be used and whose keys begin with `key`, the newest first."""
-        found = [each for each in self._every() if each.record.lock and each.name.startswith(key)]
-        return sorted(found, key=lambda each: each.record.made_at, reverse=True)
+    def all(self) -> List[SharedEnvironment]:
+        """Also those that are not complete; the newest first."""
+        entries = os.scandir(self.directory) if os.path.isdir(self.directory) else ()
+        found = [SharedEnvironment(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
+        return sorted(found, key=lambda each: each.name.rpartition("-")[2], reverse=True)
 
     def take(self, key: str, venv: str) -> Optional[SharedEnvironment]:
         """The newest environment with this key, with `venv` among its users."""
         if not os.path.isdir(self.directory):
             return None
         with file_lock(self._lock, exclusive=True, timeout=LOCK_SECONDS):
-            newest = next(iter(self.all(key)), None)
+            newest = next((each for each in self.all() if each.description and each.name.startswith(key)), None)
             if newest is not None:
                 newest.add_user(venv)
         return newest
@@ -135,20 +114,16 @@ class EnvironmentStore:
         """Remove what is not complete, unused for `days`, or least recently used above MOST, or all; never what is in
         use. Returns a sentence for each, and what could not be removed of it."""
         lines: List[Tuple[str, Sequence[str]]] = []
-        for number, each in enumerate(sorted(self._every(), key=lambda each: each.unused_days), 1):
-            if each.record.lock and each.unused_days <= days and number <= MOST and not everything:
+        for number, each in enumerate(sorted(self.all(), key=lambda each: each.unused_days), 1):
+            if each.description and each.unused_days <= days and number <= MOST and not everything:
                 continue
             with file_lock(self._lock, exclusive=True, timeout=LOCK_SECONDS):  # no command takes it meanwhile
                 if each.is_used:
                     continue
                 each.give_up()
-            why = "unused for %.0f days" % each.unused_days if each.record.lock else "not complete"
+            why = "unused for %.0f days" % each.unused_days if each.description else "not complete"
             lines.append(("environment %s: removed, %s" % (each.name, why), remove_tree(each.path, None, "none", {})))
         return lines
-
-    def _every(self) -> List[SharedEnvironment]:
-        entries = os.scandir(self.directory) if os.path.isdir(self.directory) else ()
-        return [SharedEnvironment(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
 
 
 # -- what run.sh asks for ----------------------------------------------------------------------------------------------
@@ -156,9 +131,8 @@ class EnvironmentStore:
 
 def main(verb: str, *words: str) -> int:
     """The exit code: 1 if there is no venv, or one that is no longer whole."""
-    verbs = {"venv": make_venv, "store-packages": store_packages, "row-venv": make_row_venv}
     try:
-        verbs[verb](*words)
+        {"venv": make_venv, "store-packages": store_packages, "row-venv": make_row_venv}[verb](*words)
     except (OSError, subprocess.CalledProcessError) as error:
         _print("the venv cannot be used: %s" % error)
         return 1
@@ -179,8 +153,8 @@ def make_venv(run_dir: str, directory: str) -> None:
         _write(run_dir, _KEY, key)
     else:
         _write(run_dir, _ENVIRONMENT, environment.path)
-        _write(run_dir, PACKAGES, environment.record.description)
-        _print("uses what earlier runs of these steps installed: %s" % environment.record.description)
+        _write(run_dir, PACKAGES, environment.description)
+        _print("uses what earlier runs of these steps installed: %s" % environment.description)
 
 
 def store_packages(run_dir: str, directory: str) -> None:
@@ -192,16 +166,16 @@ def store_packages(run_dir: str, directory: str) -> None:
         return  # nothing new
     try:
         packages = shareable(directory)
-    except (OSError, NotShareable) as error:
+    except OSError as error:
         _print("packages are not shared with other runs: %s" % error)
         return
     if packages:
         environment = store.new(key, directory)
-        move(list(itertools.chain(*packages.values())), directory, environment.prefix)
-        environment.seal(list(packages), time.time())
+        move([file for files in packages.values() for file in files], directory, environment.prefix)
+        environment.seal(len(packages))
         _write(run_dir, _ENVIRONMENT, environment.path)
         put_over(directory, environment.prefix)
-        _print("stored for other runs of these steps: %s" % environment.record.description)
+        _print("stored for other runs of these steps: %s" % environment.description)
         for sentence, _ in store.clean():
             _print(sentence)
     os.unlink(os.path.join(run_dir, _KEY))
@@ -238,8 +212,8 @@ def _named(files: Sequence[str]) -> str:
     return ", ".join([*files[:_MOST_NAMED], *(["%d more" % more] if more > 0 else [])])
 
 
-def _write(run_dir: str, name: str, text: str) -> None:
-    with open(os.path.join(run_dir, name), "w", encoding="utf-8", errors="surrogateescape") as out:
+def _write(directory: str, name: str, text: str) -> None:
+    with open(os.path.join(directory, name), "w", encoding="utf-8", errors="surrogateescape") as out:
         out.write(text)
 
 
@@ -306,19 +280,18 @@ def put_over(directory: str, below: str) -> None:
     packages, own = site_packages(below), site_packages(directory)
     os.makedirs(own, exist_ok=True)
     # Before the .pth of an editable install, as packages in site-packages come before it.
-    with open(os.path.join(own, "00-ci-tasks-environment.pth"), "w", encoding="utf-8", errors="surrogateescape") as out:
-        out.write(_LINE % packages)
+    _write(own, "00-ci-tasks-environment.pth", _LINE % packages)
     for top, names, files in os.walk(below):
         names[:] = [name for name in names if os.path.join(top, name) != packages]
         into = os.path.join(directory, os.path.relpath(top, below))
         os.makedirs(into, exist_ok=True)
-        for path, target in ((os.path.join(top, name), os.path.join(into, name)) for name in files):
+        for name in files:
+            path, target = os.path.join(top, name), os.path.join(into, name)
             if os.path.lexists(target):  # its own, as bin/python
                 continue
             if top == os.path.join(below, "bin") and _PYTHON_SCRIPT.match(content_of(path, 4096)):
-                with open(target, "w", encoding="utf-8", errors="surrogateescape") as out:
-                    # By the path of the caller: a venv over this one has a link to it.
-                    out.write('#!/bin/sh\nexec "${0%%/*}/python" %s "$@"\n' % shlex.quote(path))
+                # By the path of the caller: a venv over this one has a link to it.
+                _write(into, name, '#!/bin/sh\nexec "${0%%/*}/python" %s "$@"\n' % shlex.quote(path))
                 os.chmod(target, 0o755)
             else:
                 os.symlink(path, target)
@@ -336,7 +309,7 @@ def site_packages(prefix: str) -> str:
 def shareable(directory: str) -> Dict[str, List[str]]:
     """The distributions of a venv that pip got from an index, as name==version, each with its files below the venv.
     One that shares a package with what stays is not among them: a package is imported from one directory alone. Raises
-    NotShareable, OSError."""
+    OSError, also if one is not as pip has installed it."""
     found = list(distributions(path=[site_packages(directory)]))
     beside = {top for each in found if not _is_from_index(each) for top in _top_levels(each)}
     going = [each for each in found if _is_from_index(each) and not beside & _top_levels(each)]
@@ -368,14 +341,14 @@ def _top_levels(each: Distribution) -> Set[str]:
 
 
 def _files(each: Distribution, directory: str) -> List[str]:
-    """Those that exist. Raises NotShareable if one is not as pip has installed it; it replaces byte code of wheels."""
+    """Those that exist. Raises OSError if one is not as pip has installed it; it replaces byte code of wheels."""
     names = []
     for file in each.files or ():
         path = os.path.normpath(str(file.locate()))
         name = os.path.relpath(path, directory)
         digest = base64.urlsafe_b64encode(hashlib.sha256(content_of(path)).digest()).decode().rstrip("=")
         if file.hash and file.suffix != ".pyc" and file.hash.value != digest:
-            raise NotShareable("the steps change what pip has installed: %s" % name)
+            raise OSError("the steps change what pip has installed: %s" % name)
         names += [name] if os.path.lexists(path) and not name.startswith("..") else []
     return names
 

@@ -38,11 +38,9 @@ def thin_pack(snapshot: Snapshot, have: Sequence[str]) -> Iterator[bytes]:
     answers = store.reader.text("cat-file", "--batch-check", input="".join(f"{tree}\n" for tree in have).encode())
     present = [line.split()[0] for line in answers.splitlines() if line.split()[1] == "tree"]
     bases = [store.commit(tree, "", _WHY) for tree in present]
-    own = (part.checkout.commit for part in snapshot.parts)
-    commits = [*dict.fromkeys([store.commit(snapshot.flat, "", _WHY), *own])]
+    commits = sorted({store.commit(snapshot.flat, "", _WHY), *(part.checkout.commit for part in snapshot.parts)})
     lines = [*(f"--shallow {name}" for name in (*commits, *bases)), *commits, *(f"^{base}" for base in bases)]
-    question = "".join(f"{line}\n" for line in lines).encode()
-    yield from store.reader.stream(*_PACK, input=question)
+    yield from store.reader.stream(*_PACK, input="".join(f"{line}\n" for line in lines).encode())
 
 
 def prune_store(store: Path) -> None:

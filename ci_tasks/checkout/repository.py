@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -258,21 +259,15 @@ class Commit:
     subject: str
 
 
-@dataclass(frozen=True)
-class CommitHistory:
-    """`commits` are those that `bad` contains and `good` does not, each after its parents; the last one is `bad`."""
-
-    good: Commit
-    commits: tuple[Commit, ...]
-
-    def positions(self) -> list[list[int]]:
-        """The parents of each of `commits` by position: 1 is the first of them, 0 is `good` and all that is older."""
-        place = {commit.sha: number for number, commit in enumerate(self.commits, 1)}
-        return [[place.get(parent, 0) for parent in commit.parents] or [0] for commit in self.commits]
+def parent_positions(commits: Sequence[Commit]) -> list[list[int]]:
+    """The parents of all commits but the first, by position in the list: 0 is the first one and all that is older."""
+    place = {commit.sha: number for number, commit in enumerate(commits)}
+    return [[place.get(parent, 0) for parent in commit.parents] or [0] for commit in commits[1:]]
 
 
-def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = False) -> CommitHistory:
-    """The history of `source` after `good` up to `bad`. `first_parent` follows merges along their first parent only.
+def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = False) -> list[Commit]:
+    """`good`, and the commits of `source` that `bad` contains and `good` does not, each after its parents; the last one
+    is `bad`. `first_parent` follows merges along their first parent only.
 
     Raises CheckoutError for a revision that is not there, UsageError if `good` is not an ancestor of `bad`.
     """
@@ -286,7 +281,7 @@ def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = F
     commits = _log(git, "--topo-order", "--reverse", *mainline, f"{first}..{last}")
     if first_parent:
         commits = [replace(commit, parents=commit.parents[:1]) for commit in commits]
-    return CommitHistory(_log(git, "--max-count=1", first)[0], tuple(commits))
+    return [*_log(git, "--max-count=1", first), *commits]
 
 
 def commit_at(source: Path, rev: str) -> Commit:

@@ -59,8 +59,7 @@ LFS = "Git LFS: CI's checkout has pointers, or the content with `lfs: true`"
 
 _reading = threading.Lock()
 
-Entry = tuple[int, str]  # mode and object of a file or submodule
-Entries = dict[bytes, Entry | None]  # by name; None removes it
+Entries = dict[bytes, tuple[int, str] | None]  # mode and object of a file or submodule, by name; None removes it
 Flats = dict[bytes, str | None]  # trees of repositories by name; None for one that is not there
 
 

@@ -31,7 +31,7 @@ from ci_tasks.agent.serving import protocol
 from ci_tasks.agent.serving.protocol import Answer, Hello, Request
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError, HostDataError, InternalError, printable, shortened
-from ci_tasks.hosts import bootstrap
+from ci_tasks.hosts import transport
 from ci_tasks.hosts.transport import HostKeyRefused, LinkDied, Transport
 
 
@@ -127,10 +127,7 @@ class Channel:
         self._spoken = time.monotonic()
         self.died = threading.Event()
         self.reason = ""
-        # An empty line is for a login script that reads one.
-        first = (
-            protocol.frame(protocol.HEARTBEAT) if archive is None else b"\n" + bootstrap.header(len(archive)) + archive
-        )
+        first = protocol.frame(protocol.HEARTBEAT) if archive is None else transport.first_bytes(archive)
         # In a thread, since a host that talks before it listens would have both wait for each other.
         threading.Thread(target=self._start, args=(first,), daemon=True, name="ci-tasks start").start()
 
@@ -156,13 +153,13 @@ class Channel:
                 raise _no_hello(data)
 
     def _greeted(self, kind: bytes, payload: bytes) -> Hello:
-        """The hello, or the bootstrap's refusal."""
+        """The hello, or the refusal of the command that starts the agent."""
         if kind == protocol.HELLO:
             return from_json(Hello, payload, where="hello")
         if kind != protocol.ANSWER:
             raise protocol.FrameError("a first message that is no greeting")
         refusal = from_json(Answer, payload, where="hello")
-        if refusal.code == bootstrap.NO_AGENT:
+        if refusal.code == transport.NO_AGENT:
             raise AgentMissing("it asks for the agent that it was sent")
         text, _, hint = refusal.error[:_MAX_MESSAGE].partition("\n")
         raise Blocked(printable(text), hint=printable(hint))
@@ -260,9 +257,9 @@ def _no_hello(data: bytes) -> Blocked:
     if not last:
         return LinkDied("the host ended the connection before it said anything")
     if len(data) > _GREETING:
-        hint = bootstrap.QUIET_HINT
+        hint = transport.QUIET_HINT
         return Blocked(f"a login script on the host prints without end; its last line: {last}", hint=hint)
-    return Blocked(f"the host does not answer as ci-tasks does; it said: {last}", hint=bootstrap.PYTHON_HINT)
+    return Blocked(f"the host does not answer as ci-tasks does; it said: {last}", hint=transport.PYTHON_HINT)
 
 
 class ReconnectingConnection:
@@ -401,7 +398,7 @@ class ReconnectingConnection:
     def _use_channel(self, *, has_agent: bool) -> None:
         name, cache = self.spec.name, self.cache
         compiled = cache.compiled if has_agent else ""
-        command = bootstrap.command(self.spec.workspace, self._digest, compiled, self._transport.python)
+        command = transport.start_command(self.spec.workspace, self._digest, compiled, self._transport.python)
         sock = self._transport.open(command)
         first = None if self._transport.is_server_running else b"" if has_agent else archive.packed(self._agent)
         channel = Channel(sock, first, self._set)

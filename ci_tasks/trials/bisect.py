@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.checkout.repository import Commit, commit_at, commits_between, pinned_commit
+from ci_tasks.checkout.repository import Commit, commit_at, commits_between, parent_positions, pinned_commit
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted, printable, some
 from ci_tasks.given_values import GivenValues, OverlaySource
@@ -140,9 +140,9 @@ def _search(source: CheckoutSource, options: BisectOptions, revision: str) -> Se
         good, bad = (pinned_commit(path, rev, name) for rev in (good, bad))
         path = path / name
     history = commits_between(path, good, bad, first_parent=options.first_parent)
-    settings = {commit.sha: commit for commit in (history.good, *history.commits)}
+    settings = {commit.sha: commit for commit in history}
     at = "" if axis == COMMIT else commit_at(source.path, revision).sha
-    return Search(axis, path, settings, CommitGraph(history.positions()), at)
+    return Search(axis, path, settings, CommitGraph(parent_positions(history)), at)
 
 
 def images_of(listed: str) -> tuple[str, ...]:

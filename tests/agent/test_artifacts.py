@@ -103,6 +103,7 @@ def test_links_and_devices_are_named_and_not_made(take: Take) -> None:
     files = take(stream(*odd, entry("logs/odd0/passwd"), entry("logs/z")))
     assert set(files) == {f"{AT}/odd0/passwd", f"{AT}/z", "left-out.json"}
     assert left_out(files) == {f"{LOGS}/odd{at}": "neither a plain file nor a directory" for at in range(5)}
+    assert {file["bytes"] for file in json.loads(files["left-out.json"])["files"]} == {None}, "unknown, not 0"
 
 
 def test_whole_files_are_taken_up_to_the_limit_and_the_others_named(
@@ -156,8 +157,15 @@ def test_only_what_changed_since_the_run_began_is_taken_from_the_host(run: Run, 
 
 
 @pytest.mark.parametrize(("runtime", "ray"), [("pyxis", "ray"), ("apptainer", "tmp/ray")])
-def test_rays_logs_come_out_of_a_container_without_a_daemon(run: Run, take: Take, runtime: str, ray: str) -> None:
-    """Its /tmp lies in the run directory, and the link to the newest session leads to a path inside of it."""
+def test_rays_logs_come_out_of_a_container_without_a_daemon(
+    run: Run, take: Take, tmp_path: Path, runtime: str, ray: str
+) -> None:
+    """Its /tmp lies in the run directory, and the link to the newest session leads to a path inside of it. A link to
+    the host is not followed."""
+    (tmp_path / "host/session_3/logs").mkdir(parents=True)
+    (tmp_path / "host/session_3/logs/worker.out").touch()
+    Path(run.paths.path, "tmp/container-2").mkdir(parents=True)
+    Path(run.paths.path, "tmp/container-2/ray").symlink_to(tmp_path / "host")
     sessions = Path(run.paths.path, "tmp/container-1", ray)
     for session in ("session_1", "session_2"):
         (sessions / session / "logs").mkdir(parents=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.checkout.repository import commits_between, fetch_commit
+from ci_tasks.checkout.repository import commits_between, fetch_commit, parent_positions
 from ci_tasks.errors import CheckoutError, UsageError
 from tests.checkout.repositories import commit, git
 
@@ -31,14 +31,14 @@ def merged(repo: Path) -> Path:
 
 def test_every_commit_comes_after_its_parents_and_the_bad_end_last(merged: Path) -> None:
     history = commits_between(merged, "start", "main")
-    subjects = [commit.subject for commit in history.commits]
+    subjects = [commit.subject for commit in history[1:]]
     assert sorted(subjects) == ["last", "left", "merge", "one", "right", "two"]
     assert subjects[-2:] == ["merge", "last"]
-    assert history.good.sha == git(merged, "rev-parse", "start")
-    assert history.commits[-1].sha == git(merged, "rev-parse", "main")
-    for place, parents in enumerate(history.positions(), 1):
+    assert history[0].sha == git(merged, "rev-parse", "start")
+    assert history[-1].sha == git(merged, "rev-parse", "main")
+    for place, parents in enumerate(parent_positions(history), 1):
         assert all(parent < place for parent in parents)
-    assert len(history.positions()[subjects.index("merge")]) == 2
+    assert len(parent_positions(history)[subjects.index("merge")]) == 2
 
 
 def test_clocks_that_differ_do_not_matter(repo: Path) -> None:
@@ -47,20 +47,20 @@ def test_clocks_that_differ_do_not_matter(repo: Path) -> None:
         git(repo, "tag", name, made)
     git(repo, "tag", "both", git(repo, "commit-tree", "-p", "child", "-p", "old", "-m", "both", "HEAD^{tree}"))
     history = commits_between(repo, "HEAD", "both")
-    assert history.commits[0].subject == "parent"
-    assert sorted(history.positions()[-1]) == [2, 3]
+    assert history[1].subject == "parent"
+    assert sorted(parent_positions(history)[-1]) == [2, 3]
 
 
 def test_what_a_side_branch_has_from_before_the_good_end_is_not_among_them(merged: Path) -> None:
     history = commits_between(merged, "two", "main")
-    assert [commit.subject for commit in history.commits] == ["left", "right", "merge", "last"]
-    assert history.positions() == [[0], [1], [0, 2], [3]]
+    assert [commit.subject for commit in history[1:]] == ["left", "right", "merge", "last"]
+    assert parent_positions(history) == [[0], [1], [0, 2], [3]]
 
 
 def test_with_first_parent_a_merge_is_one_commit(merged: Path) -> None:
     history = commits_between(merged, "start", "main", first_parent=True)
-    assert [commit.subject for commit in history.commits] == ["one", "two", "merge", "last"]
-    assert history.positions() == [[0], [1], [2], [3]]
+    assert [commit.subject for commit in history[1:]] == ["one", "two", "merge", "last"]
+    assert parent_positions(history) == [[0], [1], [2], [3]]
 
 
 def test_a_commit_has_what_a_person_wants_to_see_of_it(repo: Path) -> None:

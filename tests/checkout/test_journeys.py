@@ -27,6 +27,7 @@ from ci_tasks.agent.trees.workspace import TreeStore, release
 from ci_tasks.checkout.delivery import materialize, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.errors import CheckoutError
+from tests.agent.trees.support import receive
 from tests.checkout.repositories import fingerprint
 
 SENDS = 3
@@ -364,7 +365,7 @@ class Host:
         for have in (self.known, []):
             store = TreeStore(str(self.directory / "store.git"), lock_timeout=10)
             try:
-                store.receive(thin_pack(snapshot, have))
+                receive(store, thin_pack(snapshot, have))
                 store.check_out(snapshot.checkout_parts, str(run / "workspace"), "x")
                 self.known.append(snapshot.flat)
                 return run / "workspace"

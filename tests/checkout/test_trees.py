@@ -20,6 +20,7 @@ from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side, mater
 from ci_tasks.checkout.repository import BASE, resolve_rev
 from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files, take_snapshot
 from ci_tasks.errors import CheckoutError
+from tests.agent.trees.support import receive
 from tests.checkout.repositories import CHANGES, change, commit, contents, git, make_repo, untouched
 
 
@@ -38,7 +39,7 @@ class Journey:
     def send(self, snapshot: Snapshot, have: Sequence[str]) -> None:
         chunks = list(thin_pack(snapshot, have))
         self.sent = sum(map(len, chunks))
-        self.host.receive(chunks)
+        receive(self.host, chunks)
 
     def check_out(self, snapshot: Snapshot) -> None:
         self.host.check_out(snapshot.checkout_parts, str(self.workspace))

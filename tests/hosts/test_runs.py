@@ -28,10 +28,10 @@ from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import bootstrap, runs
+from ci_tasks.hosts import runs
 from ci_tasks.hosts.connection import Channel, ReconnectingConnection
 from ci_tasks.hosts.runs import CLEARING, DONE, RemoteRun, RemoteRunManager, RunMirror, write_location
-from ci_tasks.hosts.transport import LinkDied
+from ci_tasks.hosts.transport import LinkDied, first_bytes
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from tests.fixtures import until
 from tests.parts.json_files import read_json
@@ -107,7 +107,7 @@ def test_a_connection_that_is_closed_while_the_agent_is_sent_hangs_up(tmp_path: 
         while chunk := theirs.recv(1 << 18):
             sent += chunk
     packed = archive.packed(archive.build())
-    assert (b"\n" + bootstrap.header(len(packed)) + packed).startswith(sent)
+    assert first_bytes(packed).startswith(sent)
 
 
 LINES = "for n in $(seq 2000); do echo line $n; done; "
@@ -260,20 +260,13 @@ def test_agents_that_are_not_used_any_more_go_and_the_one_in_use_stays(host: Pip
 def test_an_agent_that_a_job_has_edited_does_not_run(host: PipedHost) -> None:
     """The next run goes on with the agent that its own client names."""
     guard = host.tmp / "guard"
-    first = host.remote_run("true")
-    manager = host.open()
-    manager.send(first)
-    done(first)
-    manager.close()
+    ran(host)
     agents = host.home / ".ci-tasks/agents"
     digest = read_json(str(host.tmp / "memory.json"))["compiled"]
     evil = f"import pathlib; pathlib.Path({str(guard)!r}).touch()\n".encode()
     sources = [(name, evil + text if name.endswith("__init__.py") else text) for name, text in archive.read_sources()]
     (agents / digest).write_bytes(archive.with_bytecode(archive.build(sources)))
-    second = host.remote_run("echo two", "02")
-    host.open().send(second)
-    done(second)
-    assert Path(second.run.log).read_bytes() == b"two\n"
+    assert Path(ran(host, "echo two", "02").run.log).read_bytes() == b"two\n"
     assert not guard.exists()
 
 
@@ -284,13 +277,8 @@ def test_agents_that_others_can_write_are_refused(host: PipedHost) -> None:
         host.open().connection.hello()
 
 
-def test_a_cancel_while_the_link_is_down_reaches_the_host_when_it_is_back(
-    host: PipedHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote_run = host.remote_run("echo begun; sleep 100")
-    manager = started(host, remote_run)
-    logged(remote_run, b"begun\n")
-    connect = host.connect
+def lose_link(host: PipedHost, manager: RemoteRunManager) -> None:
+    """There is no other one until `host.connect` is the old one again."""
 
     def refused() -> PipeLink:
         raise Blocked("refused")
@@ -298,6 +286,14 @@ def test_a_cancel_while_the_link_is_down_reaches_the_host_when_it_is_back(
     host.connect = refused  # type: ignore[method-assign]
     host.links[-1].cut()
     until(lambda: not manager.connection.is_up, "the link is down")
+
+
+def test_a_cancel_while_the_link_is_down_reaches_the_host_when_it_is_back(host: PipedHost) -> None:
+    remote_run = host.remote_run("echo begun; sleep 100")
+    manager = started(host, remote_run)
+    logged(remote_run, b"begun\n")
+    connect = host.connect
+    lose_link(host, manager)
     manager.end(remote_run, "cancel")
     assert not remote_run.is_fetched
     host.connect = connect  # type: ignore[method-assign]
@@ -306,8 +302,9 @@ def test_a_cancel_while_the_link_is_down_reaches_the_host_when_it_is_back(
     assert host.left() == []
 
 
-def lose_link_while_clearing(host: PipedHost, manager: RemoteRunManager, back: threading.Event) -> None:
-    """The link dies when the run is to be cleared away; another is had when `back` is set."""
+def lose_link_while_clearing(host: PipedHost, remote_run: RemoteRun, back: threading.Event) -> RemoteRunManager:
+    """The link dies when the run is to be cleared away; there is another one when `back` is set."""
+    manager = host.open()
     clear, connect = manager._clear, host.connect
 
     def dies(remote_run: RemoteRun, channel: Any) -> Any:
@@ -321,14 +318,14 @@ def lose_link_while_clearing(host: PipedHost, manager: RemoteRunManager, back: t
         return connect()
 
     manager._clear = dies  # type: ignore[method-assign]
+    manager.send(remote_run)
+    until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
+    return manager
 
 
 def test_a_run_is_cleared_away_although_the_link_died_at_that_moment(host: PipedHost) -> None:
     remote_run, back = host.remote_run("true"), threading.Event()
-    manager = host.open()
-    lose_link_while_clearing(host, manager, back)
-    manager.send(remote_run)
-    until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
+    manager = lose_link_while_clearing(host, remote_run, back)
     closing = threading.Thread(target=manager.close)
     closing.start()
     back.set()
@@ -341,10 +338,7 @@ def test_what_could_not_be_cleared_away_is_named_with_what_removes_it(
 ) -> None:
     monkeypatch.setattr(runs, "_CLOSE_TIMEOUT_S", 0.1)
     remote_run, back = host.remote_run("true"), threading.Event()
-    manager = host.open()
-    lose_link_while_clearing(host, manager, back)
-    manager.send(remote_run)
-    until(lambda: remote_run.phase == CLEARING and not manager.connection.is_up, "the link is down")
+    manager = lose_link_while_clearing(host, remote_run, back)
     manager.close()
     back.set()
     left = f"{remote_run.directory} is still on box, which did not answer; `ci-tasks clean --host box`"
@@ -369,13 +363,7 @@ def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHos
     remote_run = host.remote_run("echo begun; sleep 100")
     manager = started(host, remote_run)
     logged(remote_run, b"begun\n")
-
-    def refused() -> PipeLink:
-        raise Blocked("refused")
-
-    host.connect = refused  # type: ignore[method-assign]
-    host.links[-1].cut()
-    until(lambda: not manager.connection.is_up, "the link is down")
+    lose_link(host, manager)
     manager.end(remote_run, "kill")
     aborted(remote_run, LOST)
     manager.close()
@@ -539,15 +527,9 @@ class Code:
 
     def run(self, name: str) -> RemoteRun:
         """A run of it by a command of its own."""
-        manager = self.host.open()
         workspace = str(self.host.home / ".ci-tasks/runs/batch" / name / "workspace")
-        plan = {"workspace": workspace}
         script = f"cat {shlex.quote(workspace)}/file.txt"
-        remote_run = self.host.remote_run(script, name, plan=plan, code=self.snapshot)
-        manager.send(remote_run)
-        done(remote_run)
-        manager.close()
-        return remote_run
+        return ran(self.host, script, name, plan={"workspace": workspace}, code=self.snapshot)
 
 
 def _store(host: PipedHost) -> Path:

@@ -21,7 +21,7 @@ from ci_tasks.agent.records import QueryAnswer, RunDescription, Status
 from ci_tasks.agent.serving import protocol
 from ci_tasks.agent.serving.protocol import Hello, Request, RunSummary
 from ci_tasks.errors import Blocked
-from ci_tasks.hosts import bootstrap
+from ci_tasks.hosts import transport
 
 HOME = "/home/box/.ci-tasks"
 Frames = Iterator[bytes]
@@ -177,7 +177,7 @@ class HostileConversation:
     def _after_agent(self, data: bytes) -> bytes:
         if self._archive is None:
             self._head += data
-            _, start, rest = self._head.partition(bootstrap.START)
+            _, start, rest = self._head.partition(transport.START)
             if not start or len(rest) < 12:
                 return b""
             self._archive, data = int(rest[:12]), rest[12:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 import time
 import traceback
 import zlib
@@ -28,7 +29,7 @@ from ..slurm import jobs as slurm
 from ..trees.git import FULL_ERRORS, DiskFull, StoreError
 from ..trees.workspace import NotKept, TreeStore, forget, prune
 from . import protocol
-from .protocol import CHUNK, Answer, Request, RunSummary
+from .protocol import Answer, Request, RunSummary
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
@@ -123,7 +124,7 @@ class Session:
 
     def receive(self, request: Request) -> None:
         os.lseek(0, 0, os.SEEK_SET)
-        self.store.receive(iter(lambda: os.read(0, CHUNK), b""))
+        self.store.receive(sys.stdin.buffer)
 
     def create(self, request: Request) -> None:
         with self.locked_run(request.dir) as run:
@@ -239,8 +240,7 @@ class Session:
 
 
 def _remove(run: str) -> List[str]:
-    if slurm.read(run) is not None:
-        slurm.end_before_removal(run)
+    slurm.end_before_removal(run)
     left = cancel_run.remove_run(run)
     if not left:
         forget(RunDir(run).workspace)

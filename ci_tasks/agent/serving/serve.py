@@ -295,20 +295,17 @@ class Server:
     def _follow(self, number: int, request: Request) -> None:
         try:
             path = self.session.run_dir(request.dir)
-            job = slurm.read(path)
-            join = self._join_slurm(path, is_submitted=bool(job.id)) if job is not None else None
+            join: Optional[Join] = None
+            if (job := slurm.read(path)) is not None:
+                self.slurm = self.slurm or slurm.SlurmSession()
+                join = partial(self.slurm.join, path)
+                if not job.id:  # its submission died
+                    self._in_child(partial(slurm.submit_left, path))
         except (BadRequest, OSError, ValueError) as error:
             update = RunUpdate(over=True, code=getattr(error, "code", "failed"), problem=str(error))
             self.send(protocol.message(protocol.UPDATE, number, update))
         else:
             self.followed.append(RunFollower(self, number, request, join))
-
-    def _join_slurm(self, run_dir: str, is_submitted: bool) -> Join:
-        """A run that is not submitted, as its submission died, is submitted."""
-        self.slurm = self.slurm or slurm.SlurmSession()
-        if not is_submitted:
-            self._in_child(partial(slurm.submit_left, run_dir))
-        return partial(self.slurm.join, run_dir)
 
     # -- children ----------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ import errno
 import os
 import re
 import subprocess
-from contextlib import contextmanager, suppress
-from typing import Dict, Iterable, Iterator, List, Optional, Union
+from contextlib import contextmanager
+from typing import BinaryIO, Dict, Iterator, List, Optional, Union
 
 from .. import processes
 from ..files import content_of
@@ -74,7 +74,7 @@ class Git:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k == "GIT_EXEC_PATH"}
         self.env: Dict[str, str] = {**inherited, **_ENVIRONMENT, "GIT_DIR": os.path.abspath(git_dir), **env}
 
-    def run(self, *args: str, input: bytes = b"") -> bytes:
+    def run(self, *args: str, input: Union[bytes, BinaryIO] = b"") -> bytes:
         """The output of git. Raises what `refused` and `unusable` return: on a host StoreError."""
         try:
             with self.started(*args, input=input) as process:
@@ -92,14 +92,16 @@ class Git:
         return self.run(*args, input=input).split(b"\0")[:-1]
 
     @contextmanager
-    def started(self, *args: str, input: Optional[bytes] = None) -> Iterator[subprocess.Popen[bytes]]:
-        """A git that runs in the block, and is killed if that raises. Its stdin is a pipe unless `input` is given.
-        Raises at the end of the block as `run` does."""
+    def started(self, *args: str, input: Union[bytes, BinaryIO, None] = None) -> Iterator[subprocess.Popen[bytes]]:
+        """A git that runs in the block, and is killed if that raises. Its stdin is a pipe unless `input` is given, as
+        bytes or an open file. Raises at the end of the block as `run` does."""
         command, pipe = ["git", *self._flags, *args], subprocess.PIPE
-        with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin, os.fdopen(os.memfd_create("stderr"), "w+b") as stderr:
-            stdin.write(input or b"")
-            stdin.seek(0)
-            options = {"stdin": pipe if input is None else stdin, "stdout": pipe, "stderr": stderr}
+        with os.fdopen(os.memfd_create("stdin"), "w+b") as given, os.fdopen(os.memfd_create("stderr"), "w+b") as stderr:
+            if isinstance(input, bytes):
+                given.write(input)
+                given.seek(0)
+                input = given
+            options = {"stdin": pipe if input is None else input, "stdout": pipe, "stderr": stderr}
             options["start_new_session"] = self.own_session and processes.own_session
             try:
                 process = processes.start(command, self.env, self.directory, **options)
@@ -117,12 +119,6 @@ class Git:
         """The output as it comes."""
         with self.started(*args, input=input) as process:
             yield from iter(lambda: process.stdout.read(1 << 18), b"")  # type: ignore[union-attr]
-
-    def feed(self, chunks: Iterable[bytes], *args: str) -> None:
-        """Write the chunks to git's standard input."""
-        with self.started(*args) as process, suppress(BrokenPipeError):  # git has said why
-            for chunk in chunks:
-                process.stdin.write(chunk)  # type: ignore[union-attr]
 
     def refused(self, command: str, complaint: bytes, code: int) -> Exception:
         """The error for a git that failed."""

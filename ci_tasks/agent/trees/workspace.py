@@ -24,7 +24,7 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Callable, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import BinaryIO, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from .. import liveness
 from ..directories import mounted_below, remove_own
@@ -54,21 +54,15 @@ class TreeStore:
         self._packs = os.path.join(self.path, "objects", "pack")
         self._lock_file = os.path.join(self.path, "lock")
 
-    def receive(self, chunks: Iterable[bytes]) -> None:
-        """Store a pack, in chunks of any size. If `chunks` raises, nothing of the pack stays.
-
-        Raises MissingBase if the pack builds on objects that are not here, and StoreError. `chunks` is read to its end
-        all the same, so that what follows it on the wire is not taken for a part of it.
-        """
-        rest = iter(chunks)
+    def receive(self, pack: BinaryIO) -> None:
+        """Store a pack. Raises MissingBase if it builds on objects that are not here, and StoreError; nothing of it
+        stays then."""
         try:
             with self._locked():
-                Git(self.path).feed(rest, "index-pack", "--stdin", "--fix-thin")
-        except BaseException as error:
+                Git(self.path).run("index-pack", "--stdin", "--fix-thin", input=pack)
+        except BaseException:
             with suppress(LockTimeout), file_lock(self._lock_file, exclusive=True, timeout=0):
                 self._remove_partial_packs()
-            for _ in rest if isinstance(error, StoreError) else ():
-                pass
             raise
 
     def check_out(self, parts: Sequence[CheckoutPart], workspace: str, checkout: str = "") -> None:
@@ -84,37 +78,35 @@ class TreeStore:
     def update(self, parts: Sequence[CheckoutPart], workspace: str, retry: Retry, run_dir: str) -> None:
         """Bring the `workspace` of an ended run to the parts for the retry in `run_dir`; what the job made there stays,
         but for its `.git`. Raises as `check_out` does, and NotKept."""
+        workspace = os.path.abspath(workspace)
         with self._locked():
             self._verify()
-            self._update(parts, os.path.abspath(workspace), retry, run_dir)
+            # Beside the workspace: the retry that has, or had, it last, and the tree that it made, "" if it broke off.
+            note, own = os.path.join(os.path.dirname(workspace), "retries"), retry.directories[-1]
+            last, _, before = (os.fsdecode(content_of(note)) or "%s\n%s" % (own, retry.tree)).partition("\n")
+            for run in (own, last):
+                if liveness.is_alive(RunDir(run), read_status_if_readable(RunDir(run))):
+                    raise NotKept("the run has not ended" if run == own else "another retry runs in its workspace")
+            if os.path.islink(workspace) or not os.path.isdir(os.path.join(workspace, ".git")):
+                raise NotKept("its workspace %s is gone" % workspace)
+            if not before:
+                raise NotKept("an earlier retry broke off while it changed the workspace")
+            tree = parts[0].flat or parts[0].tree
+            with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
+                index, theirs = os.path.join(scratch, "index"), quoted(os.path.join(workspace, ".git/objects"))
+                git = Git(self.path, workspace, GIT_INDEX_FILE=index, GIT_ALTERNATE_OBJECT_DIRECTORIES=theirs)
+                git.run("read-tree", before)
+                git.run("update-index", "-q", "--refresh")
+                changed = set(git.split("diff-files", "--name-only", "-z"))
+                changed -= set(git.split("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, tree))
+                if changed:
+                    names = ", ".join(repr(os.fsdecode(name)) for name in sorted(changed)[:5])
+                    raise NotKept("files of the checkout have changed since: " + names)
+                replace_file(note, os.fsencode(run_dir + "\n"))
+                write_workspace(self.path, parts, workspace, index, self._lend, keep_files=True)
+            replace_file(note, os.fsencode(run_dir + "\n" + tree))
 
-    def _update(self, parts: Sequence[CheckoutPart], workspace: str, retry: Retry, run_dir: str) -> None:
-        # Beside the workspace: the retry that has, or had, it last, and the tree that it made, "" if it broke off.
-        note, own = os.path.join(os.path.dirname(workspace), "retries"), retry.directories[-1]
-        last, _, before = (os.fsdecode(content_of(note)) or "%s\n%s" % (own, retry.tree)).partition("\n")
-        for run in (own, last):
-            if liveness.is_alive(RunDir(run), read_status_if_readable(RunDir(run))):
-                raise NotKept("the run has not ended" if run == own else "another retry runs in its workspace")
-        if os.path.islink(workspace) or not os.path.isdir(os.path.join(workspace, ".git")):
-            raise NotKept("its workspace %s is gone" % workspace)
-        if not before:
-            raise NotKept("an earlier retry broke off while it changed the workspace")
-        tree = parts[0].flat or parts[0].tree
-        with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
-            index, theirs = os.path.join(scratch, "index"), quoted(os.path.join(workspace, ".git/objects"))
-            git = Git(self.path, workspace, GIT_INDEX_FILE=index, GIT_ALTERNATE_OBJECT_DIRECTORIES=theirs)
-            git.run("read-tree", before)
-            git.run("update-index", "-q", "--refresh")
-            changed = set(git.split("diff-files", "--name-only", "-z"))
-            changed -= set(git.split("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, tree))
-            if changed:
-                names = ", ".join(repr(os.fsdecode(name)) for name in sorted(changed)[:5])
-                raise NotKept("files of the checkout have changed since: " + names)
-            replace_file(note, os.fsencode(run_dir + "\n"))
-            write_workspace(self.path, parts, workspace, index, self._lend, keep_files=True)
-        replace_file(note, os.fsencode(run_dir + "\n" + tree))
-
-    def prune(self, days: float, now: Optional[float] = None) -> bool:
+    def prune(self, days: float) -> bool:
         """Remove what killed processes left, empty a store that is older than `days` days, and make one pack of many.
         Returns False, having done nothing, while other processes use the store."""
         os.makedirs(self.path, exist_ok=True)
@@ -122,8 +114,7 @@ class TreeStore:
             with file_lock(self._lock_file, exclusive=True, timeout=0):
                 make_repository(self.path)
                 self._remove_partial_packs()
-                oldest = (time.time() if now is None else now) - days * 86400
-                if os.stat(os.path.join(self.path, "config")).st_mtime < oldest:
+                if os.stat(os.path.join(self.path, "config")).st_mtime < time.time() - days * 86400:
                     self._empty()
                 elif len(os.listdir(self._packs)) > _MAX_FILES:
                     Git(self.path).run("repack", "-a", "-d", "-k", "-q")
@@ -136,23 +127,21 @@ class TreeStore:
         """The store is there, and is not pruned meanwhile. One that is not complete is emptied: then a pack that has
         everything is sure to do. Workspaces have copies of their own."""
         try:
-            try:
-                os.makedirs(self.path, exist_ok=True)
-                with file_lock(self._lock_file, exclusive=False, timeout=self.lock_timeout):
-                    make_repository(self.path)
-                    yield
-            except OSError as error:  # of a store that is damaged, too
-                is_full = error.errno in FULL_ERRORS
-                if not (is_full or error.filename):  # the link's
-                    raise
-                message = "%s: %s" % (error.filename or self.path, error.strerror)
-                raise (DiskFull if is_full else MissingBase)(message) from None
-        except MissingBase:
-            with file_lock(self._lock_file, exclusive=True, timeout=self.lock_timeout):
-                self._empty()
-            raise
+            os.makedirs(self.path, exist_ok=True)
+            with file_lock(self._lock_file, exclusive=False, timeout=self.lock_timeout):
+                make_repository(self.path)
+                yield
         except LockTimeout:
             raise StoreError("%s was locked by another process for %.0f s" % (self.path, self.lock_timeout)) from None
+        except (OSError, MissingBase) as error:
+            is_full, message = False, str(error)
+            if isinstance(error, OSError):  # also of a store that is damaged
+                is_full, message = error.errno in FULL_ERRORS, "%s: %s" % (error.filename or self.path, error.strerror)
+            if is_full:
+                raise DiskFull(message) from None
+            with file_lock(self._lock_file, exclusive=True, timeout=self.lock_timeout):
+                self._empty()
+            raise MissingBase(message) from None
 
     def _verify(self) -> None:
         """Let git read the packs that changed since it read all of them."""

@@ -25,9 +25,8 @@ from ci_tasks.agent.serving import protocol, requests
 from ci_tasks.agent.serving.protocol import Answer, Request, RunUpdate
 from ci_tasks.agent.serving.serve import Join, RunFollower
 from ci_tasks.agent.slurm.jobs import SlurmJobState, SlurmSession
-from ci_tasks.hosts import bootstrap
 from ci_tasks.hosts.connection import Channel, PendingRequest, RequestRefused
-from ci_tasks.hosts.transport import LinkDied, LocalTransport
+from ci_tasks.hosts.transport import LinkDied, LocalTransport, start_command
 from tests import fixtures as support
 
 SOURCES = archive.build()
@@ -40,7 +39,7 @@ class Client:
     def __init__(self, home: Path) -> None:
         self.home, self.data, self.updates = home, b"", list[RunUpdate]()
         self._transport = LocalTransport()
-        command = bootstrap.command(str(home), archive.digest(SOURCES), "", self._transport.python)
+        command = start_command(str(home), archive.digest(SOURCES), "", self._transport.python)
         self.sock = self._transport.open(command)
         self.connect(archive.packed(SOURCES))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from ci_tasks.agent.records import CheckoutPart
@@ -17,6 +19,13 @@ def git(directory: Path, *argv: str, input: str | None = None) -> str:
     command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *argv]
     done = subprocess.run(command, cwd=directory, env=env, input=input, text=True, capture_output=True, check=True)
     return done.stdout
+
+
+def receive(store: TreeStore, pack: Iterable[bytes]) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.writelines(pack)
+        file.seek(0)
+        store.receive(file)
 
 
 class Host:
@@ -52,8 +61,11 @@ class Host:
 
     def send(self, **files: str) -> CheckoutPart:
         part = self.commit(**files)
-        self.store.receive([self.pack(part)])
+        self.receive(self.pack(part))
         return part
+
+    def receive(self, pack: bytes) -> None:
+        receive(self.store, [pack])
 
     def check_out(self, part: CheckoutPart) -> Path:
         """A fresh workspace."""

@@ -302,7 +302,7 @@ def with_submodule(host: Host, text: str) -> list[CheckoutPart]:
     flat = CheckoutPart("", *made(f"100644 blob {blob}\tfile", f"040000 tree {inner.tree}\tsub"))
     top = CheckoutPart("", *made(f"100644 blob {blob}\tfile", f"160000 commit {inner.commit}\tsub"), flat.tree)
     for part in (flat, inner, top):
-        host.store.receive([host.pack(part)])
+        host.receive(host.pack(part))
     return [top, inner]
 
 
@@ -320,7 +320,7 @@ def test_a_submodule_at_another_commit_than_the_tree_names_is_refused(host: Host
     _, old = with_submodule(host, "old\n")
     top, inner = with_submodule(host, "new\n")
     again = git(host.source, "commit-tree", inner.tree, "-m", "again").strip()
-    host.store.receive([host.pack(replace(inner, commit=again))])
+    host.receive(host.pack(replace(inner, commit=again)))
     wrong = old if other == "an older commit" else replace(inner, commit=again)
     with pytest.raises(StoreError, match=f"names {inner.commit} for sub, not {wrong.commit}"):
         host.start(top, wrong)
@@ -373,9 +373,9 @@ def test_a_second_retry_of_a_run_begins_with_the_tree_that_the_first_one_made(ke
     tree = git(kept.host.source, "ls-tree", top.tree)
     more = git(kept.host.source, "mktree", "--missing", input=f"{tree}100644 blob {blob}\tmore\n").strip()
     commits = [git(kept.host.source, "commit-tree", each, "-m", "x").strip() for each in (flat, more)]
-    kept.host.store.receive([kept.host.pack(CheckoutPart("", commits[0], flat))])
+    kept.host.receive(kept.host.pack(CheckoutPart("", commits[0], flat)))
     part = CheckoutPart("", commits[1], more, flat)
-    kept.host.store.receive([kept.host.pack(part)])
+    kept.host.receive(kept.host.pack(part))
     kept.update([part, inner])
     assert (kept.workspace / "more").exists()
     kept.update(kept.old)
@@ -387,7 +387,7 @@ def test_an_update_that_broke_off_is_not_continued(kept: Kept) -> None:
     with pytest.raises(StoreError):
         kept.update([new[0], replace(new[1], commit="1" * 40)])
     for part in new:
-        kept.host.store.receive([kept.host.pack(part)])
+        kept.host.receive(kept.host.pack(part))
     with pytest.raises(NotKept, match="broke off"):
         kept.update(new)
 
