@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, List, Optional, Tuple, Union, cast
 
@@ -210,16 +210,17 @@ def _left_out(artifacts: str) -> LeftOut:
 # -- masking -----------------------------------------------------------------------------------------------------------
 
 
-def mask_run(run: RunDir, values: Sequence[str], *, has_secrets: bool = True) -> str:
-    """Mask the run's files. Its archives are withheld if it `has_secrets`: a client may know others. Returns where the
-    old artifacts are, for the caller to remove; "" if nothing is masked. Raises OSError: then the artifacts are as they
-    were."""
+def mask_run(
+    run: RunDir, values: Sequence[str], *, has_secrets: bool = True, remove: Callable[[str], object] = remove_own
+) -> None:
+    """Mask the run's files, and `remove` the old artifacts. Its archives are withheld if it `has_secrets`: a client may
+    know others. Raises OSError: then the artifacts are as they were."""
     if os.path.islink(run.path):
         raise OSError("%s is a link" % run.path)
     if os.path.islink(run.artifacts):
         os.unlink(run.artifacts)  # what it leads to is no artifact
     if not values:
-        return ""
+        return
     beside = tempfile.mkdtemp(prefix=".unmasked-", dir=run.path)
     masked = os.path.join(beside, "masked")
     os.mkdir(masked)
@@ -242,7 +243,7 @@ def mask_run(run: RunDir, values: Sequence[str], *, has_secrets: bool = True) ->
     if os.path.isdir(run.artifacts):
         os.rename(run.artifacts, os.path.join(beside, "artifacts"))
     os.rename(masked, run.artifacts)
-    return beside
+    remove(beside)
 
 
 def _mask_small_file(path: str, beside: str, values: Sequence[str]) -> None:

@@ -69,9 +69,8 @@ class RunCleanup:
             if self.plan.probe is not None:
                 collect_evidence(self.paths)
             problem = "secrets are not masked yet"
-            unmasked = mask_run(self.paths, secrets)
+            mask_run(self.paths, secrets, remove=lambda old: self.left.extend(remove_tree(old, *root)))
             self.masked = True
-            self.left += remove_tree(unmasked, *root) if unmasked else []
         except (OSError, ValueError) as error:
             self.left.append("%s: %s" % (problem, error))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -82,9 +81,7 @@ def _mask_leftovers(run: RunDir) -> None:
     known_secrets.add_variables(plan.secrets)
     collect_left_evidence(run)
     if not run_directory.read_status(run).masked and read_remote(run) is None:
-        old = mask_run(run, known_secrets.values(), has_secrets=bool(run_directory.given_secrets(plan)))
-        if old:
-            shutil.rmtree(old, ignore_errors=True)
+        mask_run(run, known_secrets.values(), has_secrets=bool(run_directory.given_secrets(plan)))
 
 
 def _of_install_steps(events: Sequence[Event]) -> list[Deviation]:

@@ -27,7 +27,7 @@ def test_what_cannot_be_masked_is_said_and_the_rest_is_removed(
 ) -> None:
     """It is masked when it is fetched: the status says that it is not yet."""
 
-    def fail(*_: object) -> str:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     run = RunDir(str(tmp_path / "run"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sys
 import time
 import traceback
@@ -151,7 +150,6 @@ class Session:
             except NotKept as reason:
                 raise BadRequest("kept", "the run cannot be retried: %s; run its row again" % reason) from None
         elif parts:
-            shutil.rmtree(plan.workspace, ignore_errors=True)
             # What other runs use too goes with them; a run's own is another's afterwards.
             checkout = "" if plan.keeps_workspace else plan.checkout.path
             self.store.check_out(parts, plan.workspace, checkout)
@@ -193,7 +191,7 @@ class Session:
             raise ValueError("its agent died before it did so, and %s is not set here" % ", ".join(missing))
         if names:
             with self.locked_run(run.path):
-                shutil.rmtree(mask_run(run, [values[name] for name in names]) or os.devnull, ignore_errors=True)
+                mask_run(run, [values[name] for name in names])
 
     def clear(self, request: Request) -> Answer:
         run = self.run_dir(request.dir)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import threading
 import time
@@ -424,7 +423,7 @@ def record_end(run_dir: str, end: SlurmJobState | Outcome) -> Status:
                 collect_left_evidence(paths)
         if values and not status.masked:  # what an agent that died could not
             status = replace(masked_record(status, values), masked=True)
-            shutil.rmtree(mask_run(paths, values) or os.devnull, ignore_errors=True)
+            mask_run(paths, values)
         status = replace(status, concluded=True)
         if status != before:
             status = replace(status, sequence=status.sequence + 1)
