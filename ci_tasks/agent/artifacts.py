@@ -75,6 +75,8 @@ def _copy(files: Iterator[_File], top: str) -> List[LeftOutFile]:
     bytes_left = LIMIT
     for place, path, size, source in files:
         target = os.path.join(top, place, os.path.normpath(path).lstrip("/"))
+        if os.path.lexists(target) and not isinstance(source, str):
+            continue  # a path of the plan is inside of another
         try:
             if isinstance(source, str):
                 raise OSError(source)
@@ -94,7 +96,7 @@ def _copy(files: Iterator[_File], top: str) -> List[LeftOutFile]:
 
 def _files(run: RunDir, plan: Plan, containers: List[RunContainer], began: float) -> Iterator[_File]:
     own, deadline = os.path.realpath(run.path), time.monotonic() + MAX_SECONDS
-    for path in artifact_paths(plan):
+    for path in dict.fromkeys(os.path.normpath(path) for path in (RAY_LOGS, *plan.artifacts) if path[:1] == "/"):
         for container in containers:
             yield from _in_container(container, path, deadline)
         if plan.container_runtime == "none":
@@ -106,15 +108,6 @@ def _files(run: RunDir, plan: Plan, containers: List[RunContainer], began: float
             if os.path.realpath(logs) == logs:
                 place, session = os.path.relpath(logs, own).split("/")[1], os.path.basename(os.path.dirname(logs))
                 yield from _on_host(place, logs, "%s/%s/logs" % (RAY, session), 0.0, deadline)
-
-
-def artifact_paths(plan: Plan) -> List[str]:
-    """Absolute paths, none of them inside another."""
-    chosen: List[str] = []
-    for path in sorted(os.path.normpath(path) for path in [RAY_LOGS, *plan.artifacts] if path[:1] == "/"):
-        if not any((path + "/").startswith(other.rstrip("/") + "/") for other in chosen):
-            chosen.append(path)
-    return chosen
 
 
 def _in_container(container: RunContainer, path: str, deadline: float) -> Iterator[_File]:
