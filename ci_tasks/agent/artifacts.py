@@ -96,10 +96,10 @@ def _copy(files: Iterator[_File], top: str) -> List[LeftOutFile]:
 
 def _files(run: RunDir, plan: Plan, containers: List[RunContainer], began: float) -> Iterator[_File]:
     own, deadline = os.path.realpath(run.path), time.monotonic() + MAX_SECONDS
-    for path in dict.fromkeys(os.path.normpath(path) for path in (RAY_LOGS, *plan.artifacts) if path[:1] == "/"):
+    for path in sorted({os.path.normpath(path) for path in (RAY_LOGS, *plan.artifacts) if path[:1] == "/"}):
         for container in containers:
             yield from _in_container(container, path, deadline)
-        if plan.container_runtime == "none":
+        if plan.container_runtime == "none" and os.path.realpath(path) != own:  # which would be copied into itself
             yield from _on_host("host", os.path.realpath(path), path, began - CLOCK_SLACK, deadline, excluded=own)
     # Containers without a daemon have their /tmp in the run directory.
     for ray in ("ray", "tmp/ray"):
