@@ -149,12 +149,13 @@ class HangGroup:
 
 @dataclass(frozen=True)
 class HangCulprit:
-    """A process, or a thread of it, that the others wait for, or that waits for itself. `function`, `file` and `line`
-    are its innermost frame outside of libraries; empty where it has none."""
+    """A process, or a thread of it, that the others wait for, or that waits for itself. `pid` is None if it is gone and
+    the probe did not see it. `function`, `file` and `line` are its innermost frame outside of libraries; empty where it
+    has none."""
 
     who: str
     where: str
-    pid: int
+    pid: int | None
     rank: int | None = None
     function: str = ""
     file: str = ""

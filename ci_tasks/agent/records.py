@@ -33,7 +33,7 @@ from dataclasses import field
 from typing import Dict, Final, List, Literal, Mapping, Optional, Tuple
 
 from . import codec
-from .containers.docker_argv import DOCKER, PODMAN, ContainerRules
+from .containers.docker_argv import ENGINES, ContainerRules
 from .quick_dataclass import dataclass
 
 State = Literal["planned", "running", "ended"]
@@ -290,7 +290,7 @@ class Plan(RunDescription):
     @property
     def has_container_daemon(self) -> bool:
         """Whether its containers are those of docker or podman."""
-        return self.container_runtime in (DOCKER, PODMAN)
+        return self.container_runtime in ENGINES
 
     @property
     def is_simulated(self) -> bool:

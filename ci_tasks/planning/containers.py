@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from ci_tasks.agent.containers.docker_argv import ContainerRules, DockerRun, bind_mount, map_path, parse_run
+from ci_tasks.agent.containers.docker_argv import ContainerRules, DockerRun, map_path, parse_run
 from ci_tasks.agent.records import AGENT, JOB, PATTERN, GpuRequest
 from ci_tasks.config import HostSpec
 from ci_tasks.planning.steps import PlannedSteps
@@ -131,8 +131,8 @@ def place(path: str, run: DockerRun | None, host: HostSpec, env: Mapping[str, st
     if not inside or run is None:
         return HostPath(path)
     path = _normal(path)
-    mounts = [bind_mount(option) for option in run.options if option.name in ("volume", "mount")]
-    binds = [(filled(source, env), _normal(filled(target, env))) for source, target in mounts if target]
+    mounts = [mount for mount in run.mounts if mount.source and mount.destination]
+    binds = [(filled(mount.source, env), _normal(filled(mount.destination, env))) for mount in mounts]
     for source, destination in sorted(binds, key=lambda bind: -len(bind[1])):
         if path == destination or path.startswith(destination.rstrip("/") + "/"):
             if "$" in source:

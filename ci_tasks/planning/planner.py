@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ci_tasks.agent.containers.docker_argv import DOCKER, NONE, PODMAN, ContainerRules
+from ci_tasks.agent.containers.docker_argv import ENGINES, ContainerRules
 from ci_tasks.agent.containers.rewrite import container_deviations
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import (
@@ -142,7 +142,7 @@ class _Planning:
         script = self._script(steps, directory)
         if script.venv and install.steps:
             script = replace(script, venv=replace(script.venv, shares_packages=True, installing=len(install.steps)))
-        probe = location.probe if script.has_venv or (row.image and host.runtime in (DOCKER, PODMAN)) else None
+        probe = location.probe if script.has_venv or (row.image and host.runtime in ENGINES) else None
         if location.checkout.overlays:
             probe = with_overlays(probe, location.checkout, location.workspace, row, host)
         script = replace(script, probe=probe is not None, secrets=_secrets(script, host))
@@ -221,7 +221,7 @@ class _Planning:
             host_env=host.env,
             timeout_minutes=_INSTALL_MINUTES,
             stall_minutes=host.stall_minutes,
-            container=ContainerRules(runtime=NONE),
+            container=ContainerRules(runtime="none"),
             script=render(script),
             workspace=location.workspace,
             keeps_workspace=True,
@@ -355,7 +355,7 @@ def _with_tests(env: Mapping[str, str], options: str) -> dict[str, str]:
 def failed_step(plan: Plan, events: Sequence[Event]) -> int:
     """The step that failed, or the last that began, counted from 1 among those that ran. The first of a job that runs
     in a container: what its steps did there has gone with it."""
-    if "CI_TASKS_INSIDE" in plan.script and plan.container_runtime != NONE:
+    if "CI_TASKS_INSIDE" in plan.script and plan.container_runtime != "none":
         return 1
     number = plan.retry.step - 1 if plan.retry else 0
     for event in events:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.containers.docker_argv import DockerArgvError, bind_mount, is_run, parse_run
+from ci_tasks.agent.containers.docker_argv import DockerArgvError, is_run, parse_run
 from ci_tasks.agent.files import read_file
 from ci_tasks.agent.probe.evidence import (
     MAX_WRITTEN,
@@ -173,10 +173,10 @@ def _places_in_containers(workspace: str, calls: Iterable[DockerInvocation]) -> 
     """Where containers have the workspace, or parts of it."""
     for call in calls:
         try:
-            mounts = [bind_mount(item) for item in parse_run(call.here).options] if is_run(call.here) else []
+            mounts = parse_run(call.here).mounts if is_run(call.here) else []
         except DockerArgvError:
             continue
-        for source, place in mounts:
+        for source, place in ((mount.source, mount.destination) for mount in mounts):
             if f"{source}/".startswith(f"{workspace}/"):
                 yield place
             elif source.startswith("/") and f"{workspace}/".startswith(source.rstrip("/") + "/"):

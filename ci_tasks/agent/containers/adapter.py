@@ -23,16 +23,8 @@ from ..mask import masked
 from ..processes import run_program
 from ..records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay
 from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, secret_values, write_record
-from .docker_argv import ENGINES, NONE, PODMAN, DockerArgvError, DockerRun, is_run, option, parse_run, render
-from .rewrite import (
-    CATATONIT,
-    client_environment,
-    command,
-    container_environment,
-    qualified_image,
-    rewrite,
-    rewrite_other,
-)
+from . import rewrite
+from .docker_argv import ENGINES, DockerArgvError, DockerRun, is_run, option, parse_run, render
 
 _LOCK_SECONDS, _INSPECT_SECONDS = 60.0, 30.0
 PROBE = "/ci-tasks-probe"  # where the probe is in a container
@@ -52,13 +44,12 @@ def main(argv: Sequence[str], run_dir: str) -> int:
 class _Adapter:
     def __init__(self, paths: RunDir) -> None:
         self.paths, self.plan = paths, read_plan(paths)
-        self.secrets = tuple(secret_values(self.plan))
         rules = self.plan.container
         if rules is None:
             raise DockerArgvError(f"{paths.plan} has no `container` rules, so docker cannot be adapted to this host")
         self.runtime = rules.runtime
         env = {**rules.env, **slurm_variables(os.environ, self.runtime in ENGINES), **visible_gpus()}
-        self.rules = dataclasses.replace(rules, env=env, secrets=self.secrets)
+        self.rules = dataclasses.replace(rules, env=env, secrets=tuple(secret_values(self.plan)))
 
     def run(self, argv: List[str]) -> int:
         if is_run(argv):
@@ -69,7 +60,7 @@ class _Adapter:
 
     def _in_container(self, argv: List[str], run: DockerRun) -> int:
         program, rules = self._real_program(self.runtime), self.rules
-        probe, (here, _) = self.plan.probe, rewrite(run, rules)
+        probe, (here, _) = self.plan.probe, rewrite.rewrite(run, rules)
         _check_sources(here)
         # Here and not by `docker run`: it takes as long as it takes, and the probe must know the image's variables.
         image, policy = here.image, here.last("pull") or "missing"
@@ -79,7 +70,7 @@ class _Adapter:
             variables = _image_variables(image, program)
         with self._calls() as calls:
             number = 1 + sum(is_run(call.ci) for call in calls)
-            here, deviations = rewrite(run, rules, number, os.path.exists(CATATONIT))
+            here, deviations = rewrite.rewrite(run, rules, number, os.path.exists(rewrite.CATATONIT))
             here = dataclasses.replace(here, image=image)
             if probe is not None and variables is not None:
                 here = self._with_probe(here, variables, probe.overlays)
@@ -87,11 +78,13 @@ class _Adapter:
                 deviations.append(Deviation("probe", "none", path, "evidence from the job; --no-probe leaves it out"))
             calls.append(self._call(argv, render(here), deviations, here.last("name") or ""))
         self._note("container", name=here.last("name"))
-        return _execute(program, [self.runtime, *render(here)], {**os.environ, **client_environment(run, self.rules)})
+        return _execute(
+            program, [self.runtime, *render(here)], {**os.environ, **rewrite.client_environment(run, self.rules)}
+        )
 
     def _pull(self, run: DockerRun, program: str) -> str:
         """Pull the run's image. Returns its full name."""
-        image = qualified_image(run.image) if self.runtime == PODMAN else run.image
+        image = rewrite.qualified_image(run.image) if self.runtime == "podman" else run.image
         self._note("pull", image=image)
         platform = [f"--platform={run.last('platform')}"] if run.has("platform") else []
         argv, said = [program, "pull", *platform, image], b""
@@ -105,7 +98,7 @@ class _Adapter:
 
     def _with_probe(self, run: DockerRun, image: Mapping[str, str], overlays: Sequence[ProbeOverlay]) -> DockerRun:
         """The run with mounts of the probe and of the directory for its evidence, and a PYTHONPATH with it first."""
-        variables = {**image, **container_environment(run, self.rules, os.environ)}
+        variables = {**image, **rewrite.container_environment(run, self.rules, os.environ)}
         mounts = sorted({overlay.mount for overlay in overlays})
         volumes = [f"{path}:{path}" for path in (self.paths.evidence, *mounts)] + [f"{self.paths.probe}:{PROBE}:ro"]
         path = option("env", "PYTHONPATH=" + _probe_path(PROBE, variables.get("PYTHONPATH")))
@@ -113,9 +106,9 @@ class _Adapter:
 
     def _other_command(self, argv: List[str], verb: str) -> int:
         program = self._real_program(self.runtime)
-        here = [*argv[:-1], qualified_image(argv[-1])] if (verb, self.runtime) == ("pull", PODMAN) else argv
+        here = [*argv[:-1], rewrite.qualified_image(argv[-1])] if (verb, self.runtime) == ("pull", "podman") else argv
         with self._calls() as calls:
-            here, deviations = rewrite_other(here, calls)
+            here, deviations = rewrite.rewrite_other(here, calls)
             calls.append(self._call(argv, here, deviations))
         if verb == "pull":
             self._note("pull", image=argv[-1])
@@ -134,14 +127,14 @@ class _Adapter:
         return _print_error(f"ci-tasks: {what}: nothing to do, {where}")
 
     def _without_daemon(self, argv: List[str], run: DockerRun) -> int:
-        variables, directory = container_environment(run, self.rules, os.environ), run.last("workdir")
-        if self.runtime == NONE and self.plan.probe is not None:
+        variables, directory = rewrite.container_environment(run, self.rules, os.environ), run.last("workdir")
+        if self.runtime == "none" and self.plan.probe is not None:
             variables["PYTHONPATH"] = _probe_path(self.paths.probe, variables.get("PYTHONPATH"))
         with self._calls() as calls:
             scratch = os.path.join(self.paths.path, "tmp", f"container-{1 + sum(is_run(call.ci) for call in calls)}")
-            here, environment, deviations = command(run, self.rules, variables, os.environ, scratch)
-            if self.runtime != NONE:
-                _check_sources(rewrite(run, self.rules)[0])
+            here, environment, deviations = rewrite.command(run, self.rules, variables, os.environ, scratch)
+            if self.runtime != "none":
+                _check_sources(rewrite.rewrite(run, self.rules)[0])
                 for name in ("ray", "tmp"):  # the container's /tmp, so that it can be collected
                     os.makedirs(os.path.join(scratch, name), exist_ok=True)
                     os.chmod(os.path.join(scratch, name), 0o1777)
@@ -150,7 +143,7 @@ class _Adapter:
                     message = "working directory %s does not exist on this host, whose runtime is none"
                     raise DockerArgvError(message % directory)
                 os.chdir(directory)
-            program = here[0] if self.runtime == NONE else self._real_program(here[0])
+            program = here[0] if self.runtime == "none" else self._real_program(here[0])
             calls.append(self._call(argv, here, deviations))
         self._note("container")
         if not run.is_on("interactive"):  # as docker does; else the command would read the rest of bash's script
@@ -170,11 +163,11 @@ class _Adapter:
     def _call(self, ci: List[str], here: List[str], deviations: List[Deviation], name: str = "") -> DockerInvocation:
         """A call fit to be shown; the name stays, by which the container is found."""
         call = DockerInvocation(tuple(masked(ci)), tuple(masked(here)), tuple(deviations), runtime=self.runtime)
-        return dataclasses.replace(masked_record(call, self.secrets), name=name or None)
+        return dataclasses.replace(masked_record(call, self.rules.secrets), name=name or None)
 
     def _note(self, what: str, name: Optional[str] = None, image: Optional[str] = None) -> None:
         """A line beside the agent's own. It is only shown to people, so that a full disk is no reason to stop."""
-        event = masked_record(Event(round(time.time(), 3), what, name=name, image=image), self.secrets)
+        event = masked_record(Event(round(time.time(), 3), what, name=name, image=image), self.rules.secrets)
         with suppress(OSError), open(self.paths.events, "a", encoding="utf-8", errors="backslashreplace") as out:
             out.write(event.line())
 

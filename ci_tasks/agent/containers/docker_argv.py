@@ -76,7 +76,7 @@ class DockerRun:
     @property
     def mounts(self) -> list[Mount]:
         """Raises DockerArgvError."""
-        return [mount for mount in map(mount_of, self.options) if mount is not None]
+        return [mount for mount in map(mount_of, self.options) if mount.kind]
 
 
 def is_run(argv: Sequence[str]) -> bool:
@@ -145,14 +145,14 @@ def _options(args: Sequence[str]) -> tuple[list[DockerOption], list[str]]:
 class Mount:
     """`kind` is bind, volume or tmpfs; `source` a path of the host, the name of a volume, or empty."""
 
-    kind: str
-    source: str
-    destination: str
+    kind: str = ""
+    source: str = ""
+    destination: str = ""
     readonly: bool = False
 
 
-def mount_of(item: DockerOption) -> Mount | None:
-    """The mount that an option asks for; None of another option. Raises DockerArgvError."""
+def mount_of(item: DockerOption) -> Mount:
+    """The mount that an option asks for; without a kind if it asks for none. Raises DockerArgvError."""
     value = item.value or ""
     if item.name == "tmpfs":
         return Mount("tmpfs", "", value.partition(":")[0])
@@ -161,18 +161,12 @@ def mount_of(item: DockerOption) -> Mount | None:
         kind = "bind" if source.startswith(("/", ".")) else "volume"
         return Mount(kind, source, destination, "ro" in flags.split(","))
     if item.name != "mount":
-        return None
+        return Mount()
     fields = {key.lower(): text for key, _, text in (field.partition("=") for field in csv_fields(value))}
     source = fields.get("source", fields.get("src", ""))
     destination = next((fields[key] for key in ("target", "dst", "destination") if key in fields), "")
     readonly = any(fields.get(key) in ("", "1", "true") for key in ("readonly", "ro"))
     return Mount(fields.get("type", "volume").lower(), source, destination, readonly)
-
-
-def bind_mount(item: DockerOption) -> tuple[str, str]:
-    """Source and destination of a mount; two empty strings where the option mounts nothing that has a source."""
-    mount = mount_of(item)
-    return (mount.source, mount.destination) if mount is not None and mount.source else ("", "")
 
 
 def csv_fields(text: str) -> list[str]:
@@ -199,13 +193,8 @@ def _normal(path: str) -> str:
     return "/" + posixpath.normpath(path).lstrip("/")  # normpath keeps a leading `//`
 
 
-DOCKER = "docker"
-PODMAN = "podman"
-APPTAINER = "apptainer"
-PYXIS = "pyxis"
-NONE = "none"
-RUNTIMES = (DOCKER, PODMAN, APPTAINER, PYXIS, NONE)
-ENGINES = (DOCKER, PODMAN)  # that keep containers, which are found by label and removed
+ENGINES = ("docker", "podman")  # that keep containers, which are found by label and removed
+RUNTIMES = (*ENGINES, "apptainer", "pyxis", "none")
 PULLS = ("always", "missing", "never")
 BRIDGE = "bridge"
 
@@ -216,7 +205,7 @@ class ContainerRules:
     host's, `name` and `labels` are the containers', `volumes` further directories. `secrets` are values that must
     not be in an argv."""
 
-    runtime: str = DOCKER
+    runtime: str = "docker"
     pull: Optional[str] = None
     image: Mapping[str, str] = dataclasses.field(default_factory=dict)
     mounts: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -16,18 +16,12 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from ..mask import MASKED, is_secret_name, mask_text
 from ..records import Deviation, DockerInvocation
 from .docker_argv import (
-    APPTAINER,
-    DOCKER,
     ENGINES,
-    NONE,
-    PODMAN,
-    PYXIS,
     ContainerRules,
     DockerArgvError,
     DockerOption,
     DockerRun,
     Mount,
-    bind_mount,
     csv_fields,
     is_run,
     map_path,
@@ -80,15 +74,15 @@ def rewrite(
     if run.is_on("rm") and (name or run.has("name")):  # one without a name could not be found again
         note("rm", "--rm", _REMOVED, "so that logs can be copied out after the end")
         options = [item for item in options if item.name != "rm"]
-    taken = {posixpath.normpath(bind_mount(item)[1]) for item in options}  # docker rejects duplicates
+    taken = {posixpath.normpath(mount.destination) for mount in run.mounts}  # docker rejects duplicates
     volumes = (path for path in rules.volumes if posixpath.normpath(path) not in taken)
     labels = [f"{key}={value}" for key, value in rules.labels.items()]
     add("labels", {label: option("label", label) for label in labels}, "so that leftovers of a run are recognised")
-    if not run.has("init") and (rules.runtime == DOCKER or (rules.runtime == PODMAN and has_init)):
+    if not run.has("init") and (rules.runtime == "docker" or (rules.runtime == "podman" and has_init)):
         add("init", {"--init": option("init")}, "so that SIGTERM stops the container")
     add("env", {name: option("env", name) for name in rules.env}, "what ci-tasks hands to the run")
     add("volumes", {path: option("volume", f"{path}:{path}") for path in volumes}, "directories of the run")
-    if rules.runtime == PODMAN:
+    if rules.runtime == "podman":
         options = _for_podman(run, options, has_init, note)
     return dataclasses.replace(run, options=tuple(options), image=image), deviations
 
@@ -126,24 +120,16 @@ def _here(item: DockerOption, rules: ContainerRules, note: Callable[..., None]) 
         name = _variable(item)[0]
         note(f"env {name}", f"-e {name}={MASKED}", f"-e {name}", "a secret never appears in an argv")
         return option("env", name)
-    here = _moved(item, rules.mounts)
-    if here is not item:
-        note(f"mount {bind_mount(item)[0]}", bind_mount(item)[0], bind_mount(here)[0], "hosts.yaml mounts")
-        return here
+    mount = mount_of(item)
+    source = map_path(mount.source, rules.mounts)
+    if source not in (None, mount.source):
+        note(f"mount {mount.source}", mount.source, source, "hosts.yaml mounts")
+        behind = (item.value or "").partition(":")[2] if item.name == "volume" else ""
+        return option("volume", f"{source}:{behind or mount.destination + ':ro' * mount.readonly}")
     if rules.network is not None and item.name == "network" and item.value in ("host", "name=host"):
         note("network", "--network host", f"--network {rules.network}", f"hosts.yaml network: {rules.network}")
         return option("network", rules.network)
     return item
-
-
-def _moved(item: DockerOption, mounts: Mapping[str, str]) -> DockerOption:
-    """The option, or where the host has another directory for the source of its mount, the mount of that as `-v`."""
-    mount = mount_of(item)
-    here = map_path(mount.source, mounts) if mount is not None else None
-    if mount is None or here in (None, mount.source):
-        return item
-    behind = (item.value or "").partition(":")[2] if item.name == "volume" else ""
-    return option("volume", f"{here}:{behind or mount.destination + ':ro' * mount.readonly}")
 
 
 def _is_secret(item: DockerOption, values: Sequence[str]) -> bool:
@@ -164,7 +150,7 @@ def _for_podman(
     run: DockerRun, options: Sequence[DockerOption], has_init: bool, note: Callable[..., None]
 ) -> list[DockerOption]:
     """A rewritten run's options in podman's words, with docker's defaults."""
-    note("runtime", DOCKER, PODMAN, "hosts.yaml runtime: podman")
+    note("runtime", "docker", "podman", "hosts.yaml runtime: podman")
     ipc = run.last("ipc")
     here: list[DockerOption] = []
     for item in options:
@@ -226,10 +212,10 @@ Command = Tuple[List[str], Env, List[Deviation]]  # the same with the deviations
 
 # What of the job's environment srun and enroot need, and, without a container, the inner command.
 _NEEDED = {
-    PYXIS: names("PATH HOME USER LOGNAME CUDA_VISIBLE_DEVICES LD_LIBRARY_PATH LD_PRELOAD"),
-    NONE: names("PATH HOME USER LOGNAME SHELL LANG TERM TZ TMPDIR VIRTUAL_ENV PYTHONNOUSERSITE BASH_ENV"),
+    "pyxis": names("PATH HOME USER LOGNAME CUDA_VISIBLE_DEVICES LD_LIBRARY_PATH LD_PRELOAD"),
+    "none": names("PATH HOME USER LOGNAME SHELL LANG TERM TZ TMPDIR VIRTUAL_ENV PYTHONNOUSERSITE BASH_ENV"),
 }
-_PREFIXES = {PYXIS: ("SLURM", "ENROOT_", "XDG_", "SSL_CERT_"), NONE: ("LC_", "CI_TASKS_", "PIP_", "SSL_CERT_")}
+_PREFIXES = {"pyxis": ("SLURM", "ENROOT_", "XDG_", "SSL_CERT_"), "none": ("LC_", "CI_TASKS_", "PIP_", "SSL_CERT_")}
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "ftp_proxy")
 # Options that each of the three can express, or that say nothing about what the test sees.
 _EXPRESSED = names(
@@ -261,7 +247,7 @@ def container_deviations(run: Optional[DockerRun], rules: ContainerRules) -> Seq
     except DockerArgvError:  # the run is blocked, and says why
         return ()
     # Without a container the plan has `container` already, and which directories the host has is known there.
-    return [deviation for deviation in found if rules.runtime != NONE or deviation.what == "container flags"]
+    return [deviation for deviation in found if rules.runtime != "none" or deviation.what == "container flags"]
 
 
 def command(run: DockerRun, rules: ContainerRules, variables: Env, environ: Env, scratch: Optional[str]) -> Command:
@@ -270,13 +256,13 @@ def command(run: DockerRun, rules: ContainerRules, variables: Env, environ: Env,
     for name in ("detach", "volumes-from", "link", "env-file"):
         if run.is_on(name) if name == "detach" else run.has(name):
             raise DockerArgvError(f"docker run --{name} needs docker, and this host's runtime is {rules.runtime}")
-    if rules.runtime == NONE:
-        return _inner(run, NONE), {**_needed(environ, NONE), **variables}, _bare_deviations(run, rules)
+    if rules.runtime == "none":
+        return _inner(run, "none"), {**_needed(environ, "none"), **variables}, _bare_deviations(run, rules)
     here, deviations = rewrite(run, rules)
     mounts = [mount for mount in here.mounts if mount.kind != "volume"]
     if any(letter in mount.source + mount.destination for mount in mounts for letter in ",:"):
         raise DockerArgvError("a mount has a comma or a colon, which this runtime does not support")
-    build = _pyxis if rules.runtime == PYXIS else _apptainer
+    build = _pyxis if rules.runtime == "pyxis" else _apptainer
     argv, environment = build(here, mounts, variables, environ, scratch)
     return argv, environment, [*deviations, *_lost(here, rules.runtime)]
 
@@ -306,9 +292,9 @@ def _inner(run: DockerRun, runtime: str) -> List[str]:
 def _pyxis(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ: Env, scratch: Optional[str]) -> Built:
     # Variables come through srun's environment, and --container-env names those that win over the image's. Where srun
     # needs a value of its own, `env` sets the container's.
-    needed = _needed(environ, PYXIS)
+    needed = _needed(environ, "pyxis")
     variables = {"NVIDIA_VISIBLE_DEVICES": "all" if run.has("gpus") else "void", **variables}
-    inside = [name for name in variables if name in _NEEDED[PYXIS] and needed.get(name) != variables[name]]
+    inside = [name for name in variables if name in _NEEDED["pyxis"] and needed.get(name) != variables[name]]
     outside = {name: value for name, value in variables.items() if name not in inside}
     registry, name, tag, digest = image_parts(run.image)
     # enroot reads `NAME@sha256:…` as a user's name; what stands in the tag's place goes to the registry as it is.
@@ -326,7 +312,7 @@ def _pyxis(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ: Env
         *(["--container-mounts=" + ",".join(binds)] if binds else []),
         *(["--container-env=" + ",".join(outside)] if outside else []),
         *(["env", *(f"{name}={variables[name]}" for name in inside)] if inside else []),
-        *_inner(run, PYXIS),
+        *_inner(run, "pyxis"),
     ]
     return argv, {**needed, **outside}
 
@@ -336,11 +322,11 @@ def _apptainer(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ:
     # It refuses a tag beside a digest; the digest says more.
     image = (f"{registry}/" if registry else "") + name + (f"@{digest}" if digest else f":{tag}" if tag else "")
     # `run` knows the image's entrypoint and command, as docker does; `exec` needs the command.
-    inner = _inner(run, APPTAINER) if run.has("entrypoint") else list(run.command)
+    inner = _inner(run, "apptainer") if run.has("entrypoint") else list(run.command)
     if inner and "HOME" in variables:  # apptainer refuses APPTAINERENV_HOME
         inner = ["env", f"HOME={variables['HOME']}", *inner]
     argv = [
-        *(APPTAINER, "exec" if run.has("entrypoint") else "run", *_ISOLATED),
+        *("apptainer", "exec" if run.has("entrypoint") else "run", *_ISOLATED),
         *([] if _shares(run, "pid") else ["--pid"]),
         *(["--bind", "/dev/shm:/dev/shm"] if _shares(run, "ipc") else ["--ipc"]),
         *(["--fakeroot"] if _is_root(run) else []),
@@ -369,14 +355,14 @@ def _shares(run: DockerRun, namespace: str) -> bool:
 
 def _lost(run: DockerRun, runtime: str) -> List[Deviation]:
     """What of the run is otherwise than with docker. A row says whether it applies; the rest is its deviation."""
-    pyxis, apptainer, root = runtime == PYXIS, runtime == APPTAINER, _is_root(run)
+    pyxis, apptainer, root = runtime == "pyxis", runtime == "apptainer", _is_root(run)
     own_ipc, own_pid, own_network = (not _shares(run, namespace) for namespace in ("ipc", "pid", "network"))
     runs_entrypoint, writes = not run.has("entrypoint"), not run.is_on("read-only")
     flags = _flags(run, _EXPRESSED | _EXPRESSED_IN_CONTAINER)
     gpus, user = f"--gpus {run.last('gpus')}", f"--user {run.last('user')}"
     yours = f"{runtime} runs as you, with the privileges, limits and devices that the host, or Slurm's job, gives you"
     rows = [
-        (True, "runtime", DOCKER, runtime, f"hosts.yaml runtime: {runtime}"),
+        (True, "runtime", "docker", runtime, f"hosts.yaml runtime: {runtime}"),
         (own_network, "network", "its own", "the host's", "a port that is taken on the host is taken here"),
         (pyxis and own_ipc, "ipc", "its own", "the host's", "/dev/shm is shared with all that runs on the host"),
         (pyxis and own_pid, "processes", "its own", "the host's", "a pkill reaches all your processes on the host"),
@@ -399,7 +385,7 @@ def _lost(run: DockerRun, runtime: str) -> List[Deviation]:
 def _bare_deviations(run: DockerRun, rules: ContainerRules) -> List[Deviation]:
     """The same without a container."""
     why, lost = "hosts.yaml runtime: none; files, user and packages are this machine's own", _flags(run, _EXPRESSED)
-    deviations = [Deviation("container", run.image, NONE, why)]
+    deviations = [Deviation("container", run.image, "none", why)]
     for mount in run.mounts:
         if mount.source and not os.path.exists(mount.destination):
             why = f"{map_path(mount.source, rules.mounts) or mount.source} is not mounted"

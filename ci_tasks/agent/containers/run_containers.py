@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Any, List, Mapping, Optional, Sequence
 
 from .. import run_directory
@@ -137,19 +138,17 @@ class RunContainers:
 
 def read_plan(paths: RunDir) -> Plan:
     """The plan, or an empty one where it cannot be read: what a run left is removed without one, too."""
-    try:
+    with suppress(OSError, ValueError):
         return run_directory.read_plan(paths)
-    except (OSError, ValueError):
-        return Plan()
+    return Plan()
 
 
 def started_containers(paths: RunDir) -> Sequence[DockerInvocation]:
     """The calls of docker.json that started a container; none where it cannot be read."""
-    try:
+    with suppress(OSError, RecordError):
         record = run_directory.read_record(DockerInvocations, paths.docker)
-    except (OSError, RecordError):
-        return ()
-    return [call for call in record.calls if call.name] if record is not None else ()
+        return [call for call in record.calls if call.name] if record is not None else ()
+    return ()
 
 
 def _container(client: DockerClient, number: int, item: Mapping[str, Any]) -> RunContainer:

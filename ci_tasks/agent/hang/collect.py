@@ -18,34 +18,36 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
 
 from .. import processes, run_directory
 from ..codec import RecordError, from_json, masked_record, to_json
 from ..containers.run_containers import RunContainers
 from ..files import content_of, replace_file
 from ..probe.evidence import ProcessEvidence, read_evidence
-from .look import HangFacts, ProcessFacts, Reason, RecordedCollective
+from .look import DeadProcess, HangFacts, ProcessFacts, Reason, RecordedCollective
 
 SECONDS = 45.0  # for the processes
 DUMP_SECONDS = 8.0  # for torch to write its flight recorder
 MAX_OUTPUT = 12 << 20  # bytes of one inspector
-_Key = Tuple[int, int]  # pid and start
+MAX_DUMP = 4 << 20  # bytes of a flight recorder
+_MOST_AT_ONCE = 32  # places that are looked at: the host, and each container
 
 
 def collect(run_dir: str, reason: str, request: str) -> HangFacts:
     """Look, and write what is seen. Raises OSError if it cannot be written."""
     began, paths = time.monotonic(), run_directory.RunDir(run_dir)
-    evidence, own = read_evidence(paths.evidence), RunContainers(run_dir)
-    probed = {(item.pid, item.start): item for item in (evidence.processes if evidence else ())}
-    looks: Dict[str, Callable[[], HangFacts]] = {"": partial(look, [sys.executable], _job_processes(paths))}
-    for each in own.find():
-        if each.running:
-            argv = [each.client.runtime, "exec", each.id, "python3"]
-            looks[each.name] = partial(look, argv, None, each.client.env)
-    with ThreadPoolExecutor(len(looks)) as pool:
-        seen = dict(zip(looks, pool.map(lambda run: run(), looks.values())))  # noqa: B905  # Python 3.8
+    status, own = run_directory.read_status(paths), RunContainers(run_dir)
+    # As a run's end finds them: below its agent, and by their mark.
+    pids = {*(processes.of_job(status.pid) if status.pid else ()), *processes.of_run(paths.path, status.group)}
+    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
+        looks = {"": pool.submit(look, [sys.executable], sorted(pids - {os.getpid(), os.getppid()}))}
+        for each in own.find():
+            if each.running:
+                argv = [each.client.runtime, "exec", "--interactive", each.id, "python3"]
+                looks[each.name] = pool.submit(look, argv, None, each.client.env)
+        seen = {place: each.result() for place, each in looks.items()}
+    probed = read_evidence(paths.evidence).processes
     found = tuple(completed(seen, probed))
     collectives, problems = recorded_collectives([process.env for process in found], DUMP_SECONDS)
     could_not = ["%s: %s" % (place, why) if place else why for place, one in seen.items() for why in one.could_not]
@@ -55,7 +57,7 @@ def collect(run_dir: str, reason: str, request: str) -> HangFacts:
         request=request,
         seconds=round(time.monotonic() - began, 3),
         processes=found,
-        dead=dict(_dead(probed, found)),
+        dead=tuple(_dead(probed, found)),
         lines={place: text for one in seen.values() for place, text in one.lines.items()},
         ras={place: one.ras[""] for place, one in seen.items() if one.ras},
         collectives=collectives,
@@ -67,43 +69,41 @@ def collect(run_dir: str, reason: str, request: str) -> HangFacts:
 
 def look(python: List[str], pids: Optional[List[int]], env: Optional[Mapping[str, str]] = None) -> HangFacts:
     """What the inspector sees where `python` runs. It stays in our session: another would be the job's."""
-    text = (pkgutil.get_data(__name__, "inspector.py") or b"").decode()
-    argv = [*python, "-I", "-S", "-c", text, json.dumps(pids)]
+    argv = [*python, "-I", "-S", "-c", (pkgutil.get_data(__name__, "inspector.py") or b"").decode()]
     try:
-        done = subprocess.run(argv, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS)
+        done = subprocess.run(
+            argv, env=env, cwd="/", input=json.dumps(pids).encode(), capture_output=True, timeout=SECONDS
+        )
         if done.returncode == 0 and len(done.stdout) <= MAX_OUTPUT:
             return from_json(HangFacts, done.stdout.decode("utf-8", "replace"), where="inspector")
-    except (OSError, subprocess.TimeoutExpired, RecordError) as error:
-        return HangFacts(could_not=(str(error)[-200:],))
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % done.returncode]
-    return HangFacts(could_not=(lines[-1][:300],))
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % done.returncode]
+        return HangFacts(could_not=(lines[-1][:300],))
+    except subprocess.TimeoutExpired:
+        return HangFacts(could_not=("no answer from %s within %.0f s" % (python[0], SECONDS),))
+    except (OSError, RecordError) as error:
+        return HangFacts(could_not=(str(error)[:300],))
 
 
-def _job_processes(paths: run_directory.RunDir) -> List[int]:
-    """As a run's end finds them: below its agent, and by their mark."""
-    status = run_directory.read_status(paths)
-    pids = processes.of_job(status.pid) if status.pid else []
-    return sorted({*pids, *processes.of_run(paths.path, status.group)} - {os.getpid(), os.getppid()})
-
-
-def completed(seen: Mapping[str, HangFacts], probed: Mapping[_Key, ProcessEvidence]) -> Iterator[ProcessFacts]:
+def completed(seen: Mapping[str, HangFacts], probed: Sequence[ProcessEvidence]) -> Iterator[ProcessFacts]:
     """Each process once, with what the probe knows."""
+    known = {(item.pid, item.start): item.env for item in probed}
     inside = {(item.namespace_pid, item.start) for place, one in seen.items() if place for item in one.processes}
     for place, item in ((place, item) for place, one in seen.items() for item in one.processes):
+        id = (item.namespace_pid, item.start)
         # Processes of podman's containers are below the agent, so the host shows them too.
-        if place or (item.namespace_pid, item.start) not in inside:
-            probe = probed.get((item.namespace_pid, item.start), ProcessEvidence())
+        if place or id not in inside:
             # A process that sets its title has no variables in /proc.
-            yield replace(item, place=place, env={**item.env, **probe.env})
+            yield replace(item, place=place, env={**item.env, **known.get(id, {})})
 
 
-def _dead(probed: Mapping[_Key, ProcessEvidence], found: Sequence[ProcessFacts]) -> Iterator[Tuple[str, str]]:
-    """Ranks that are no more, and how they ended, as the probe saw it."""
+def _dead(probed: Sequence[ProcessEvidence], found: Sequence[ProcessFacts]) -> Iterator[DeadProcess]:
     alive = {(process.namespace_pid, process.start) for process in found}
-    for item in (item for key, item in probed.items() if item.rank is not None and key not in alive):
-        last = item.exceptions[-1].chain[0] if item.exceptions and item.exceptions[-1].chain else None
-        end = "it ended by itself" if item.end else "it was killed, or ended without Python's exit"
-        yield str(item.rank), "%s: %s" % (last.type, last.message.split("\n")[0][:300]) if last else end
+    for item in probed:
+        if item.rank is not None and (item.pid, item.start) not in alive:
+            last = item.exceptions[-1].chain[0] if item.exceptions and item.exceptions[-1].chain else None
+            end = "it ended by itself" if item.end else "it was killed, or ended without Python's exit"
+            end = "%s: %s" % (last.type, last.message.split("\n")[0][:300]) if last else end
+            yield DeadProcess(item.pid, item.ppid, item.env, end)
 
 
 def _write(paths: run_directory.RunDir, facts: HangFacts) -> None:
@@ -122,9 +122,6 @@ def _write(paths: run_directory.RunDir, facts: HangFacts) -> None:
     replace_file(paths.hang, to_json(facts, compact=True).encode("utf-8", "backslashreplace"))
 
 
-MAX_BYTES = 4 << 20
-
-
 # -- torch's flight recorder -------------------------------------------------------------------------------------------
 
 
@@ -140,8 +137,8 @@ class _PlainData(pickle._Unpickler):  # the reader in C reserves memory for any 
 def newest_collective(content: bytes, rank: int) -> Optional[RecordedCollective]:
     """The last collective or message that a rank has started, by its dump; None if it has none. Raises UnsafePickle."""
     try:
-        if len(content) > MAX_BYTES:
-            raise UnsafePickle("it has more than %d MiB" % (MAX_BYTES >> 20))
+        if len(content) > MAX_DUMP:
+            raise UnsafePickle("it has more than %d MiB" % (MAX_DUMP >> 20))
         entries = _PlainData(io.BytesIO(content)).load()["entries"]
         newest = max(filter(_number, entries), key=lambda entry: entry["record_id"], default=None)
         if newest is None:
@@ -183,7 +180,7 @@ def recorded_collectives(
             try:
                 if os.lstat(path).st_mtime < began:
                     continue
-                newest = newest_collective(content_of(path, MAX_BYTES + 1, follow_link=False), number)
+                newest = newest_collective(content_of(path, MAX_DUMP + 1, follow_link=False), number)
             except FileNotFoundError:
                 continue
             except (OSError, UnsafePickle) as error:  # it may not be whole yet

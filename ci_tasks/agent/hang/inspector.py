@@ -1,7 +1,7 @@
 """Reads what the processes of one machine, or of one container, do: stacks, states and where the kernel holds them.
 
 Two looks some seconds apart. The text of this module is given to a Python there (`collect`), so it imports nothing of
-ours. It prints one JSON object with fields of `look.HangFacts`.
+ours. It reads a JSON list of pids, or null for all processes, and prints an object with fields of `look.HangFacts`.
 
 A signal makes the probe of a process write its stacks. It is sent only to a process that has the probe's file open
 under its own pid and start, and whose SigCgt shows the handler: any other would be killed.
@@ -20,11 +20,10 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 BETWEEN = 3.0  # seconds from the first look to the second
 SIGNAL_SECONDS = 1.0  # for the probe to write its stacks
-MAX_PROCESSES = 2000
+MAX_PROCESSES, MAX_THREADS = 2000, 1000  # of all, and of a process
 MAX_STACKS, MAX_ALL_STACKS = 1 << 17, 6 << 20  # characters of a process, and of all
 MAX_SOURCE, MAX_LINES = 1 << 18, 5000  # characters of a file, and lines of all
 NO_NCCL = "NCCL's own account: no NCCL answers here, which is normal for a job without NCCL"
-_AGENTS = "\0CI_TASKS_NO_PROBE="  # probe.payload.OFF
 _EVIDENCE_FILE = r"/%d-(?:%d|0)-[0-9a-f]{8}\.jsonl$"  # pid and start
 _SIGNAL = re.compile(r'\{"event": "start", .*"signal": (\d\d), "descriptor": (\d+)\}')
 # Functions of the kernel that a signal ends for good, as pause, or when a part is written: Python 3.11 loses the rest
@@ -36,7 +35,6 @@ _Json = Dict[str, Any]
 
 
 def main(pids: Optional[List[int]]) -> None:
-    """Inspect these processes, or all that are here."""
     found = inspect(processes_here() if pids is None else pids)
     try:
         found["ras"] = {"": ask_ras()}
@@ -48,19 +46,22 @@ def main(pids: Optional[List[int]]) -> None:
 
 def inspect(pids: List[int], between: float = BETWEEN) -> _Json:
     """The facts of processes that are there in both looks."""
-    began = time.monotonic()
+    began, could_not = time.monotonic(), []
+    if len(pids) > MAX_PROCESSES:
+        could_not.append("%d of %d processes are not looked at" % (len(pids) - MAX_PROCESSES, len(pids)))
     first = _read_all(pids[:MAX_PROCESSES])
     before = _stacks(first)
     time.sleep(max(0.0, began + between - time.monotonic()))
     passed = max(0.1, time.monotonic() - began)
     processes = {pid: now for pid, now in _read_all(first).items() if now["start"] == first[pid]["start"]}
     after = _stacks(processes)
-    left, could_not = MAX_ALL_STACKS, []
+    left = MAX_ALL_STACKS
     for pid, process in processes.items():
         earlier, text = first[pid], after.get(pid, "")
         for name in ("cpu", "main_cpu"):
             process[name] = round((process[name] - earlier[name]) / passed, 3)
         process["state"] = process["state"] if process["state"] == earlier["state"] else "R"
+        process["held"] = [held[0] for tid, held in process["held"].items() if held == earlier["held"].get(tid)]
         same = _functions(text) == _functions(before[pid]) if text and pid in before else None
         process.update(stacks=text[:left], same_stacks=same)
         left = max(0, left - len(text))
@@ -130,11 +131,9 @@ def has_handler(status: str, number: int) -> bool:
 
 
 def processes_here() -> List[int]:
-    """All processes of this container but this one, and what the agent runs here to ask for packages. If the container
-    shares its host's pids, its mounts tell them apart."""
+    """All processes of this container but this one. If it shares its host's pids, its mounts tell them apart."""
     mounts = _link("/proc/self/ns/mnt")
-    pids = [pid for pid in _numbers("/proc") if pid != os.getpid() and _link("/proc/%d/ns/mnt" % pid) == mounts]
-    return [pid for pid in pids if _AGENTS not in "\0" + read_text("/proc/%d/environ" % pid, 1 << 17)]
+    return [pid for pid in _numbers("/proc") if pid != os.getpid() and _link("/proc/%d/ns/mnt" % pid) == mounts]
 
 
 def _read_all(pids: Iterable[int]) -> Dict[int, _Json]:
@@ -147,7 +146,6 @@ def _read_process(pid: int) -> Optional[_Json]:
     fields, main, status = _stat(top), _stat("%stask/%d/" % (top, pid)), read_text(top + "status")
     if not fields or not main:
         return None
-    wchan = read_text(top + "wchan").strip()
     words = read_text(top + "cmdline").split("\0")[:-1] or [read_text(top + "comm").strip()]
     is_python = os.path.basename(_link(top + "exe")).startswith(("python", "pypy"))
     return {
@@ -157,12 +155,31 @@ def _read_process(pid: int) -> Optional[_Json]:
         "namespace_pid": int((re.findall(r"^NSpid:.*?(\d+)$", status, re.M) or [pid])[0]),
         "argv": [word[:500] for word in words[:40]],
         "state": fields[0],
-        "wchan": "" if wchan == "0" else wchan,
+        "wchan": _wchan(top),
+        "held": _held_threads(top),
         "env": dict(_VARIABLES.findall("\0" + read_text(top + "environ", 1 << 17))),
         "python": fields[0] not in "ZX" and (is_python or "/libpython3" in read_text(top + "maps", 1 << 20)),
         "cpu": (int(fields[11]) + int(fields[12])) / _TICK,
         "main_cpu": (int(main[11]) + int(main[12])) / _TICK,
     }
+
+
+def _held_threads(top: str) -> Dict[int, List[str]]:
+    """Threads in state D: in which function of the kernel, and how often each has run so far. One that has not run
+    since the first look is held; one that reads files has."""
+    found = {}
+    for tid in _numbers(top + "task")[:MAX_THREADS]:
+        thread = "%stask/%d/" % (top, tid)
+        if _stat(thread)[:1] == ["D"]:
+            runs = re.findall(r"ctxt_switches:\s*(\d+)", read_text(thread + "status"))
+            found[tid] = [_wchan(thread), *runs]
+    return found
+
+
+def _wchan(top: str) -> str:
+    """The function of the kernel in which a thread waits; empty if that is not shown."""
+    name = read_text(top + "wchan").strip()
+    return name if name != "0" else ""
 
 
 def ask_ras(seconds: float = 6.0, port: int = 28028) -> str:
@@ -185,28 +202,24 @@ def _stat(top: str) -> List[str]:
 
 
 def _numbers(directory: str) -> List[int]:
-    try:
+    with suppress(OSError):
         return sorted(int(name) for name in os.listdir(directory) if name.isdigit())
-    except OSError:
-        return []
+    return []
 
 
 def _link(path: str) -> str:
-    try:
+    with suppress(OSError):
         return os.readlink(path)
-    except OSError:
-        return ""
+    return ""
 
 
 def read_text(path: str, most: int = 1 << 14, offset: int = 0) -> str:
     """Up to `most` bytes of a file; empty if it cannot be read. A pipe in its place does not block."""
-    try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as source:
-            source.seek(offset) if offset else None
-            return (source.read(most) or b"").decode("utf-8", "replace")
-    except OSError:
-        return ""
+    with suppress(OSError), open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as source:
+        source.seek(offset) if offset else None
+        return (source.read(most) or b"").decode("utf-8", "replace")
+    return ""
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(json.load(sys.stdin))

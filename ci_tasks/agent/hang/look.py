@@ -23,7 +23,7 @@ from ..quick_dataclass import dataclass
 MAX_SECONDS = 60.0  # for a look
 BEFORE_TIMEOUT = 25.0  # seconds before the end by timeout
 SHORTEST_TIMEOUT = 120.0  # a shorter one leaves no time for a look
-_PAUSE = 5.0  # seconds between two looks that are asked for: the job can ask too
+_PAUSE = 10.0  # seconds from the start of a look to one that is asked for: the job can ask too
 
 Reason = Literal["request", "stall", "timeout"]
 
@@ -34,7 +34,8 @@ class ProcessFacts:
     `namespace_pid` is its number in its innermost namespace. `env` are the variables that say its rank.
 
     `state` is that of its main thread, R if it was another one in the first look; `wchan` is the function of the kernel
-    in which that thread waits. `stacks` are those of its threads as faulthandler writes them, the main thread last.
+    in which that thread waits. `held` has such a function for each thread that was in uninterruptible sleep (state D)
+    all the time between the looks. `stacks` are those of its threads as faulthandler writes them, the main thread last.
     `same_stacks`: its main thread was in the same functions of the program in both looks, None if there was one look.
     `main_cpu` and `cpu` are the shares of a processor that its main thread and all of it used between the looks."""
 
@@ -46,12 +47,24 @@ class ProcessFacts:
     argv: Tuple[str, ...] = ()
     state: str = ""
     wchan: str = ""
+    held: Tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     python: bool = False
     stacks: str = ""
     same_stacks: Optional[bool] = None
     main_cpu: float = 0.0
     cpu: float = 0.0
+
+
+@dataclass(frozen=True)
+class DeadProcess:
+    """A process with the variables of a rank that is no more, and how it ended, as the probe saw it. Its pids count in
+    its container."""
+
+    pid: int
+    ppid: int
+    env: Mapping[str, str] = field(default_factory=dict)
+    end: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,16 +82,16 @@ class RecordedCollective:
 
 @dataclass(frozen=True)
 class HangFacts:
-    """Everything that was seen, of a run or by `inspector` in one place; it took `seconds`. `dead` says of ranks that
-    are no more how they ended. `lines` are those of the program that frames are at, by FILE:NUMBER. `ras` is NCCL's
-    answer, by container. `could_not` has a line for each part that failed."""
+    """Everything that was seen, of a run or by `inspector` in one place; it took `seconds`. `lines` are those of the
+    program that frames are at, by FILE:NUMBER. `ras` is NCCL's answer, by container. `could_not` has a line for each
+    part that failed."""
 
     taken_at: float = 0.0
     reason: Reason = "request"
     request: str = ""
     seconds: float = 0.0
     processes: Tuple[ProcessFacts, ...] = ()
-    dead: Mapping[str, str] = field(default_factory=dict)
+    dead: Tuple[DeadProcess, ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)
     ras: Mapping[str, str] = field(default_factory=dict)
     collectives: Tuple[RecordedCollective, ...] = ()
@@ -92,9 +105,7 @@ class HangWatcher:
         self._paths, self._silence = paths, silence
         self._before_timeout = BEFORE_TIMEOUT if timeout >= SHORTEST_TIMEOUT else 0.0
         self._process: "Optional[subprocess.Popen[bytes]]" = None
-        self._began = self._ended = 0.0
-        self._request = ""
-        self._looks_at_silence = 0
+        self._began, self._request, self._looks_at_silence = 0.0, "", 0
 
     @property
     def is_looking(self) -> bool:
@@ -112,7 +123,7 @@ class HangWatcher:
         request = content_of(self._paths.hang_request, 101).decode("ascii", "replace")
         if self.is_looking:
             return
-        if request != self._request and _is_request(request) and time.monotonic() > self._ended + _PAUSE:
+        if request != self._request and _is_request(request) and time.monotonic() > self._began + _PAUSE:
             self._request = request
             self._look("request", request)
         elif left < self._before_timeout:
@@ -140,7 +151,6 @@ class HangWatcher:
         process, self._process = self._process, None
         if process is None:
             return
-        self._ended = time.monotonic()
         with processes.ended(process):
             if why:
                 processes.end_program(process)

@@ -89,9 +89,7 @@ class ProcessEvidence:
     """A Python process. `pid` counts in `namespace` (each container has its own), `start` is in the kernel's ticks:
     together they are of one process alone. `forked`: it runs on in the interpreter of its parent.
 
-    `env` are the variables of ranks and devices, by name, as they were last. `signal` makes it write the stacks of all
-    threads into its file, 0 where it has no such handler. Before it is sent: is the handler still there (SigCgt), and
-    is `descriptor` still the process's file? A program may have closed it and opened another.
+    `env` are the variables of ranks and devices, by name, as they were last.
     `imports` are the watched packages as their import began, and again as they were at the end; then also parts of an
     overlay's packages from elsewhere. `packages` is the key of what is installed for its interpreter. `end` is `exit`,
     `worker`, or `exec` of what it was before it became another program; it is empty where the process was killed, left
@@ -108,8 +106,6 @@ class ProcessEvidence:
     python: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     forked: bool = False
-    signal: int = 0
-    descriptor: int = -1
     started_at: float = 0.0
     end: str = ""
     imports: Tuple[ImportedModule, ...] = ()
@@ -129,11 +125,9 @@ class ProcessEvidence:
     @property
     def rank(self) -> Optional[int]:
         """By its environment; None where that says none."""
-        for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-            text = self.env.get(name, "")
-            if text.isdecimal() and len(text) < 10:
-                return int(text)
-        return None
+        names = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+        texts = (self.env.get(name, "") for name in names)
+        return next((int(text) for text in texts if text.isdecimal() and len(text) < 10), None)
 
 
 @dataclass(frozen=True)
@@ -149,98 +143,80 @@ class RunEvidence:
     processes: Tuple[ProcessEvidence, ...] = ()
 
 
-def parse_lines(text: str) -> RunEvidence:
-    """The content of evidence.jsonl, without lines that are none."""
-    counts = RunEvidence()
-    packages: Dict[str, Mapping[str, str]] = {}
-    processes: List[ProcessEvidence] = []
-    for line in text.split("\n"):
-        with suppress(codec.RecordError):
-            part = codec.from_json(RunEvidence, line, where="evidence.jsonl")
-            counts = part if part.counted else counts
-            packages.update(part.packages)
-            processes += part.processes
-    return RunEvidence(counts.counted, counts.unread, packages, in_order(processes))
-
-
-def in_order(processes: List[ProcessEvidence]) -> Tuple[ProcessEvidence, ...]:
-    """By their start. A process that became another program (exec) has written twice: what it was before has the end
-    `exec`, and is left out where it was but a fork on its way there."""
-    ordered = sorted(processes, key=lambda process: (process.started_at, process.pid))
-    last = {process.key: process for process in ordered}
-    found = []
-    for process in ordered:
-        if process is last[process.key]:
-            found.append(process)
-        elif not process.forked or process.imports or process.exceptions:
-            found.append(process if process.end else replace(process, end="exec"))
-    return tuple(found)
-
-
 MAX_PROCESSES = 2000  # that are read; the others are only counted
 MAX_TOTAL = 1 << 25  # bytes that are read
 MAX_WRITTEN = 1 << 24  # bytes of evidence.jsonl
+_MAX_PACKAGES = 1 << 20  # bytes of a list of them
 _PROCESS = re.compile(r"\d{1,10}-\d{1,20}-[0-9a-f]{8}\.jsonl")
 _PACKAGES = re.compile(r"packages-[0-9a-f]{16}")
 
 
-# -- evidence/ ---------------------------------------------------------------------------------------------------------
+# -- what processes wrote ----------------------------------------------------------------------------------------------
 
 
-def parse_process(text: str) -> Optional[ProcessEvidence]:
-    """The content of a process's file; None where it does not say which process it is, or is not by us. Each line has
-    some fields: of a list the further items, of others the value since then."""
+def parse_lines(text: str) -> RunEvidence:
+    """The content of evidence.jsonl."""
+    return _merged(RunEvidence, text) or RunEvidence()
+
+
+def _merged(record: Type[T], text: str) -> Optional[T]:
+    """The record whose lines have some of its fields each: of a list the further items, of others the value since then.
+    Lines that are no JSON, as a stack or half a line, are left out. None if a field has another type."""
     values: Dict[str, Any] = {}
     for line in text.split("\n"):
-        with suppress(codec.RecordError, AttributeError):  # half written, or a stack
+        with suppress(codec.RecordError, AttributeError):
             for name, value in codec.parse(line, where="evidence").items():
-                before = values.get(name)
-                values[name] = before + value if isinstance(value, list) and isinstance(before, list) else value
+                if isinstance(value, list) and isinstance(values.get(name), list):
+                    values[name] += value
+                else:
+                    values[name] = value
     try:
-        process = codec.decode(ProcessEvidence, values, where="evidence")
+        return codec.decode(record, values, where="evidence")
     except codec.RecordError:
         return None
-    return process if process.pid else None
 
 
-def read_evidence(directory: str) -> Optional[RunEvidence]:
-    """What the processes have written so far; None where there is no such directory."""
-    if os.path.islink(directory) or not os.path.isdir(directory):
-        return None
-    names = sorted(filter(_PROCESS.fullmatch, os.listdir(directory)))
+def read_evidence(directory: str) -> RunEvidence:
+    """What the processes have written so far; nothing if there is no such directory."""
+    is_ours = os.path.isdir(directory) and not os.path.islink(directory)
+    names = sorted(filter(_PROCESS.fullmatch, os.listdir(directory) if is_ours else ()))
     processes: List[ProcessEvidence] = []
     left = MAX_TOTAL
     for name in names[:MAX_PROCESSES]:
-        content = _content(directory, name, min(left, 2 * MAX_BYTES))
+        content = content_of(os.path.join(directory, name), min(left, 2 * MAX_BYTES), follow_link=False)
         left -= len(content)
-        process = parse_process(content.decode("utf-8", "replace"))
-        processes += [process] if process is not None else []
+        process = _merged(ProcessEvidence, content.decode("utf-8", "replace"))
+        processes += [process] if process is not None and process.pid else []  # else it is not by us
     packages: Dict[str, Mapping[str, str]] = {}
-    for key in sorted({process.packages for process in processes if _PACKAGES.fullmatch(process.packages)}):
+    for key in filter(_PACKAGES.fullmatch, sorted({process.packages for process in processes})):
+        content = content_of(os.path.join(directory, key), min(left, _MAX_PACKAGES), follow_link=False)
+        left -= len(content)
         with suppress(codec.RecordError):
-            found = codec.parse(_content(directory, key, max(0, min(left, 1 << 20))), where=key)
-            packages.update(codec.decode(RunEvidence, {"packages": {key: found}}, where=key).packages)
-            left -= 1 << 20
-    return RunEvidence(len(names), len(names) - len(processes), packages, in_order(processes))
+            found = {"packages": {key: codec.parse(content, where=key)}}
+            packages.update(codec.decode(RunEvidence, found, where=key).packages)
+    return RunEvidence(len(names), len(names) - len(processes), packages, _in_order(processes))
 
 
-def _content(directory: str, name: str, most: int) -> bytes:
-    return content_of(os.path.join(directory, name), most, follow_link=False)
+def _in_order(processes: List[ProcessEvidence]) -> Tuple[ProcessEvidence, ...]:
+    """By their start. A process that became another program (exec) has written twice: what it was before has the end
+    `exec`, and is left out where it was but a fork on its way there."""
+    ordered = sorted(processes, key=lambda process: (process.started_at, process.pid))
+    last = {process.key: process for process in ordered}
+    shown = [each for each in ordered if each is last[each.key] or not each.forked or each.imports or each.exceptions]
+    return tuple(each if each is last[each.key] or each.end else replace(each, end="exec") for each in shown)
 
 
-def collect_evidence(run: RunDir) -> bool:
-    """Write evidence.jsonl, for `mask_run` to mask. Returns whether there was evidence. Raises OSError."""
+def collect_evidence(run: RunDir) -> None:
+    """Write evidence.jsonl, for `mask_run` to mask, if there is evidence. Raises OSError."""
+    if not os.path.isdir(run.evidence):
+        return
     evidence = read_evidence(run.evidence)
-    if evidence is None:
-        return False
-    parts = [RunEvidence(evidence.counted, evidence.unread, evidence.packages)]
-    parts += [RunEvidence(processes=(process,)) for process in evidence.processes]
+    parts = [replace(evidence, processes=()), *(RunEvidence(processes=(process,)) for process in evidence.processes)]
     written = b""
     for part in parts:
         line = codec.to_json(part, versioned=False, compact=True).encode("utf-8", "backslashreplace") + b"\n"
         written += line if len(written) + len(line) <= MAX_WRITTEN else b""
     replace_file(run.evidence_file, written)
-    return True
 
 
 def collect_left_evidence(run: RunDir) -> None:
@@ -249,6 +225,8 @@ def collect_left_evidence(run: RunDir) -> None:
         with suppress(OSError, ValueError):
             collect_evidence(run)
 
+
+# -- what interpreters load --------------------------------------------------------------------------------------------
 
 # The interpreter prints the traceback of a `.pth` that fails: a much older Python cannot read the payload.
 _BEGIN = """try:
@@ -273,9 +251,6 @@ if probe in sys.path: sys.path.remove(probe)
 del sys.modules["sitecustomize"]
 import sitecustomize
 """
-
-
-# -- what interpreters load --------------------------------------------------------------------------------------------
 
 
 def write_files(run: RunDir, rules: ProbeRules = ProbeRules(), workspace: str = "") -> None:

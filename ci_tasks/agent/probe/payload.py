@@ -60,6 +60,7 @@ class EvidenceFile:
         self.signal = self.left = 0  # bytes that are left
         self.has_packages = False
         self.environ: "dict[str, str]" = {}
+        self.failures: "dict[str, int]" = {}  # how many exceptions, by where they were seen
 
     def open(self, forked: bool = False) -> None:
         """Begin the file of this process, also after a fork."""
@@ -88,7 +89,9 @@ class EvidenceFile:
     def write(self, event: str, values: "dict[str, Any]", reserved: int = RESERVED) -> bool:
         """Append a line with fields of ProcessEvidence, unless fewer than `reserved` bytes were left. Returns whether
         it was written."""
-        self.note_environ()
+        now = _rank_variables()  # Ray's workers get their rank and devices long after they have started
+        if now != self.environ:
+            self.environ = values["env"] = now
         line = json_text(dict({"event": event}, **values)).encode("ascii") + b"\n"
         if len(line) > self.left - reserved:
             return False
@@ -101,13 +104,6 @@ class EvidenceFile:
             if not is_open:
                 os.close(file)
         return True
-
-    def note_environ(self) -> None:
-        """Ray's workers get their rank and devices long after they have started."""
-        now = _rank_variables()
-        if now != self.environ:
-            self.environ = now
-            self.write("environ", {"env": now})
 
     def note_packages(self) -> None:
         """What is installed for this interpreter, in a file that processes with the same packages share."""
@@ -248,11 +244,12 @@ def loaded_modules(watched: "tuple[str, ...]", overlays: "Overlays | None") -> "
 
 
 class ImportNotes:
-    """The first finder of `sys.meta_path`, which finds nothing itself: it calls functions with what was imported, and
-    those of `begun` with the spec of what is about to be, whose code may fail or never end."""
+    """The first finder of `sys.meta_path`, which finds nothing itself: it calls `begun` with the spec of a watched
+    module that is about to be imported, whose code may fail or never end, and other functions with what was imported.
+    """
 
-    def __init__(self) -> None:
-        self.begun: "dict[str, Callable[[Any], None]]" = {}
+    def __init__(self, watched: "tuple[str, ...]", begun: "Callable[[Any], None]") -> None:
+        self.watched, self.begun = watched, begun
         self.functions: "dict[str, list[Callable[[Any], None]]]" = {}
         self.spec_class = _announcing_spec(self)
 
@@ -264,16 +261,11 @@ class ImportNotes:
 
     @quiet
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        is_asked_for = target is None and (name in self.functions or name in self.begun)
+        is_asked_for = target is None and (name in self.functions or name in self.watched)
         spec = next(_specs(name, path, self), None) if is_asked_for else None
         if type(spec) is type(sys.__spec__):
             spec.__class__ = self.spec_class
         return spec
-
-    @quiet
-    def begin(self, spec: "Any") -> None:
-        if spec.name in self.begun:
-            self.begun[spec.name](spec)
 
     def end(self, name: str) -> None:
         for function in self.functions.pop(name, ()) if name in sys.modules else ():  # else its code failed
@@ -293,9 +285,9 @@ def _announcing_spec(imports: ImportNotes) -> "Any":
         @_initializing.setter
         def _initializing(self, value: bool) -> None:
             self.__dict__["_initializing"] = value
-            if value:
-                imports.begin(self)
-            else:
+            if value and self.name in imports.watched:
+                imports.begun(self)
+            elif not value:
                 self.__class__ = plain
                 imports.end(self.name)
 
@@ -385,22 +377,16 @@ class Overlays:
 # -- exceptions that nothing caught ------------------------------------------------------------------------------------
 
 
-class ExceptionNotes:
-    def __init__(self, file: EvidenceFile) -> None:
-        self.file = file
-        self.counts: "dict[str, int]" = {}
-
-    def note(self, value: "Any", where: str, name: str = "") -> None:
-        """`name` is that of a thread."""
-        try:
-            self.counts[where] = self.counts.get(where, 0) + 1
-            if value is None or self.counts[where] > _MAX_EXCEPTIONS:
-                return
+def note_exception(file: EvidenceFile, value: "Any", where: str, name: str = "") -> None:
+    """`name` is that of a thread."""
+    try:
+        file.failures[where] = file.failures.get(where, 0) + 1
+        if value is not None and file.failures[where] <= _MAX_EXCEPTIONS:
             noted = {"t": round(time.time(), 3), "where": where, "name": name[:200]}
             noted["chain"] = [_described(each) for each in _linked(value)]
-            self.file.write("exception", {"exceptions": [noted]})
-        except BaseException:  # the exception's own methods may do anything
-            pass
+            file.write("exception", {"exceptions": [noted]})
+    except BaseException:  # the exception's own methods may do anything
+        pass
 
 
 def _linked(value: "Any") -> "list[Any]":
@@ -441,7 +427,7 @@ def message_of(value: "Any") -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT // 2] + "\n...\n" + text[-MAX_TEXT // 2 :]
 
 
-def hook_exceptions(notes: ExceptionNotes) -> None:
+def hook_exceptions(file: EvidenceFile) -> None:
     """Also `sys.__excepthook__`, and the function that `threading` will take as its default: a library that asks
     whether the hook has been changed gets the same answer as without the probe."""
     import _thread
@@ -450,11 +436,11 @@ def hook_exceptions(notes: ExceptionNotes) -> None:
     before, before_thread = sys.excepthook, thread._excepthook
 
     def excepthook(kind: "Any", value: "Any", trace: "Any") -> None:
-        notes.note(value, "main")
+        note_exception(file, value, "main")
         before(kind, value, trace)
 
     def thread_excepthook(args: "Any") -> None:
-        notes.note(args.exc_value, "thread", name=str(getattr(args.thread, "name", "")))
+        note_exception(file, args.exc_value, "thread", str(getattr(args.thread, "name", "")))
         before_thread(args)
 
     if sys.excepthook is sys.__excepthook__:
@@ -462,7 +448,7 @@ def hook_exceptions(notes: ExceptionNotes) -> None:
     sys.excepthook, thread._excepthook = excepthook, thread_excepthook
 
 
-def hook_workers(notes: ExceptionNotes, imports: ImportNotes, end: "Callable[[str], None]") -> None:
+def hook_workers(file: EvidenceFile, imports: ImportNotes, end: "Callable[[str], None]") -> None:
     """Processes of multiprocessing print their exception themselves and leave by `os._exit`: `end` is called then."""
 
     def hook_processes(module: "Any") -> None:
@@ -482,7 +468,7 @@ def hook_workers(notes: ExceptionNotes, imports: ImportNotes, end: "Callable[[st
 
         def noting_print_exc(*args: "Any", **options: "Any") -> None:
             if sys._getframe(1).f_code.co_name == "_bootstrap":
-                notes.note(sys.exc_info()[1], "worker")
+                note_exception(file, sys.exc_info()[1], "worker")
             print_exc(*args, **options)
 
         module.print_exc = noting_print_exc
@@ -508,7 +494,7 @@ def begin(directory: str, packages: "tuple[str, ...]", hooks: "dict[str, str]", 
     file = EvidenceFile(directory)
     file.open()
     _file = file
-    watched, imports, exceptions = WATCHED + packages, ImportNotes(), ExceptionNotes(file)
+    watched = WATCHED + packages
 
     @quiet
     def after_fork() -> None:
@@ -521,19 +507,20 @@ def begin(directory: str, packages: "tuple[str, ...]", hooks: "dict[str, str]", 
         file.write("end", {"end": how, "imports": loaded_modules(watched, finder)}, reserved=0)
         file.left = 0  # once
 
+    @quiet
     def note_import(spec: "Any") -> None:
         file.write("import", {"imports": [module_facts(spec.name, spec)]})
         file.note_packages()
 
     import atexit
 
+    imports = ImportNotes(watched, note_import)
     atexit.register(end, "exit")
     os.register_at_fork(after_in_child=after_fork)
     sys.meta_path.insert(0, imports)
     imports.when_imported("torch", lambda _: set_flight_recorder(file.directory, file.path))
-    imports.begun.update(dict.fromkeys(watched, note_import))
-    hook_exceptions(exceptions)
-    hook_workers(exceptions, imports, end)
+    hook_exceptions(file)
+    hook_workers(file, imports, end)
     for module, hook in hooks.items():
         imports.when_imported(module, SuiteHook(hook, file).after_import)
 

@@ -7,7 +7,7 @@ The rules begin with the surest. One names a culprit only if it was seen what it
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ci_tasks.agent.gpus.locks import numbered
@@ -21,11 +21,10 @@ SHOWN, CONTRADICTED, NOT_DETERMINED = "shown", "contradicted", "not determined"
 EXIT_CODES = {SHOWN: 0, CONTRADICTED: 1, NOT_DETERMINED: 4}
 _LAUNCHED = re.compile(r"has launched up to operation (\d{1,18}) -- GPU \d{1,4} managed by process (\d{1,10})")
 _BETWEEN_TWO = ("send", "recv", "batch_isend_irecv")
+# What a single process waits for, by its call.
+_KINDS = (("lock", r"^with |\.acquire\("), ("queue", r"^queues?\."), ("import", "^import$"))
 _MOST_NAMED = 8
 _MAX_GROUPS, _MAX_FRAMES, _MAX_REASONS = 40, 12, 100
-
-
-Rule = Callable[[RunProcesses], "Hang | None"]
 
 
 def analyse_hang(facts: HangFacts) -> Hang:
@@ -68,15 +67,17 @@ def _culprit(thread: Thread) -> HangCulprit:
 
 
 def _stopped(run: RunProcesses) -> Hang | None:
-    """By a signal, or by the kernel."""
-    for state, kind, is_in, why in (
-        ("T", "stopped", "stopped", "SIGCONT ends that"),
-        ("D", "uninterruptible", "in uninterruptible sleep", "a disk, a file system or a driver"),
-    ):
-        if found := [process for process in run.by_id.values() if process.facts.state == state]:
-            place = found[0].main.text if found[0].main.frame else found[0].main.where
-            reason = f"{that(found, 'is', 'are')} {is_in} ({place}): {why}"
-            return Hang(SHOWN, kind, reason, _mains(found))
+    """By a signal, or by the kernel, which may hold one thread alone."""
+    every = run.by_id.values()
+    if found := [process for process in every if process.facts.state == "T"]:
+        reason = f"{that(found, 'is', 'are')} stopped ({found[0].main.text or 'state T'}): SIGCONT ends that"
+        return Hang(SHOWN, "stopped", reason, _mains(found))
+    if found := [process for process in every if process.facts.held]:
+        first = found[0]
+        who = that(found, *(("is", "are") if first.facts.state == "D" else ("has a thread", "have threads")))
+        place = "; ".join(filter(None, (f"state D, {first.facts.held[0]}".rstrip(", "), first.main.text)))
+        reason = f"{who} in uninterruptible sleep ({place}): a disk, a file system or a driver"
+        return Hang(SHOWN, "uninterruptible", reason, _mains(found))
     return None
 
 
@@ -89,12 +90,15 @@ def _missing_rank(run: RunProcesses) -> Hang | None:
     inside = [process for process in run.ranks.values() if process.waits_for_ranks]
     if not missing or not inside:
         return None
-    dead = run.facts.dead
-    ends = [f"rank {rank}: {dead[str(rank)]}" for rank in missing if str(rank) in dead]
-    told = f" ({'; '.join(ends[:3])})" if ends else ""
-    why = f"{numbered('rank', missing)} {'is' if len(missing) == 1 else 'are'} gone{told}; {waiting(inside)}"
-    gone = tuple(HangCulprit(f"rank {rank}", "gone", 0, rank) for rank in missing[:_MOST_NAMED])
-    return Hang(SHOWN, "dead rank", why, gone)
+    seen = {process.pid: process for process in run.facts.dead}
+    ranks = {pid: waits.rank_in(process.env) for pid, process in seen.items()}
+    # What a rank has started has its variables too.
+    dead = {rank: seen[pid] for pid, rank in ranks.items() if rank in missing and ranks.get(seen[pid].ppid) != rank}
+    ends = "; ".join(f"rank {rank}: {process.end}" for rank, process in sorted(dead.items())[:3])
+    are_gone = f"{numbered('rank', missing)} {'is' if len(missing) == 1 else 'are'} gone{f' ({ends})' if ends else ''}"
+    pids = [(rank, dead[rank].pid if rank in dead else None) for rank in missing[:_MOST_NAMED]]
+    gone = tuple(HangCulprit(f"rank {rank}", "gone", pid, rank) for rank, pid in pids)
+    return Hang(SHOWN, "dead rank", f"{are_gone}; {waiting(inside)}", gone)
 
 
 def _goes_on(run: RunProcesses) -> Hang | None:
@@ -102,7 +106,9 @@ def _goes_on(run: RunProcesses) -> Hang | None:
     processor, so what counts is who uses it and does not wait."""
     if run.facts.reason != "stall":
         return None
-    busy = [each for each in run.by_id.values() if _computes(each) or _works_beside(each)]
+    # Other threads of one that is in a collective use a processor, too.
+    beside = [each for each in run.by_id.values() if each.facts.cpu >= waits.BUSY and not each.waits_for_ranks]
+    busy = [each for each in run.by_id.values() if _computes(each) or each in beside]
     moving = [process for process in busy if not process.stays or not _computes(process)]
     if moving:
         why = f"the log is silent, but {that(moving, 'goes', 'go')} on: {moving[0].main.where}"
@@ -115,11 +121,6 @@ def _goes_on(run: RunProcesses) -> Hang | None:
 
 def _computes(process: Process) -> bool:
     return process.main.kind == waits.COMPUTES
-
-
-def _works_beside(process: Process) -> bool:
-    """In threads other than the main one, which is not in a collective, where they would do so too."""
-    return process.facts.cpu >= waits.BUSY and not process.waits_for_ranks
 
 
 def _rank_elsewhere(run: RunProcesses) -> Hang | None:
@@ -266,7 +267,8 @@ def _single(run: RunProcesses) -> Hang | None:
     if thread.frame is None or thread.kind == waits.UNKNOWN:
         return None
     if thread.kind != waits.COMPUTES:
-        return Hang(SHOWN, "waits", f"{process.name} {thread.does}", (_culprit(thread),))
+        kind = next((kind for kind, call in _KINDS if re.search(call, thread.call)), thread.kind)
+        return Hang(SHOWN, kind, f"{process.name} {thread.does}", (_culprit(thread),))
     if not process.stays:
         return Hang(CONTRADICTED, "goes on", f"{process.name} goes on: {thread.text}")
     why = f"{process.name} computes in {thread.text}, in both looks: an endless loop, or slow work"
@@ -277,8 +279,4 @@ def _mains(processes: Sequence[Process]) -> tuple[HangCulprit, ...]:
     return tuple(_culprit(process.main) for process in processes)
 
 
-RULES: tuple[Rule, ...] = (
-    *(_stopped, _missing_rank, _goes_on),
-    *(_rank_elsewhere, _different_collectives),
-    *(_chain, _single),
-)
+RULES = (_stopped, _missing_rank, _goes_on, _rank_elsewhere, _different_collectives, _chain, _single)

@@ -259,18 +259,18 @@ def _is_number(text: str) -> bool:
 
 def _rank(process: Process) -> int | None:
     """A child with its parent's rank is a helper of it, where the parent is Python too."""
-    rank, *above = [_rank_in(each.facts.env) if each.facts.python else None for each in (process, *process.ancestors)]
+    rank, *above = [rank_in(each.facts.env) if each.facts.python else None for each in (process, *process.ancestors)]
     return None if rank in above else rank
 
 
-def _rank_in(env: Mapping[str, str]) -> int | None:
+def rank_in(env: Mapping[str, str]) -> int | None:
     text = next((env[name] for name in _RANKS if name in env), "")
     return int(text) if _is_number(text) else None
 
 
 def _is_in_between(process: Process) -> bool:
     """A shell or a container's client that waits for what is of interest."""
-    return process.program in _IN_BETWEEN and process.facts.state not in "TD"
+    return process.program in _IN_BETWEEN and process.facts.state != "T" and not process.facts.held
 
 
 def _is_helper(word: str) -> bool:

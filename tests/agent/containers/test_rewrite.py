@@ -260,7 +260,6 @@ def test_a_flag_that_the_runtime_has_words_for(runtime: str, flags: list[str], w
 
 LOST: list[tuple[str, list[str], str, str | None]] = [
     ("pyxis", [], "network", "its own"),
-    ("pyxis", [], "processes", "its own"),
     ("pyxis", ["--network", "host"], "network", None),
     ("pyxis", ["--ulimit", "a=1", "--ulimit", "b=2"], "container flags", "--ulimit a=1 --ulimit b=2"),
     ("pyxis", ["--user", "1000"], "user", "--user 1000"),
@@ -280,7 +279,6 @@ def test_what_is_lost_is_a_deviation_and_nothing_else_is(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["-d", "img", "ls"], "--detach needs docker"),
         (["--env-file", "x", "img", "ls"], "--env-file needs docker"),
         (["img"], "has no command"),
         (["-v", "/a,b:/c", "img", "ls"], "a comma or a colon"),

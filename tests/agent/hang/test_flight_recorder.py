@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.hang.collect import MAX_BYTES, UnsafePickle, newest_collective, recorded_collectives
+from ci_tasks.agent.hang.collect import MAX_DUMP, UnsafePickle, newest_collective, recorded_collectives
 from ci_tasks.agent.hang.look import RecordedCollective
 
 
@@ -52,7 +52,6 @@ class Runs:
     "content",
     [
         pickle.dumps({"entries": [Runs()]}),
-        pickle.dumps(Path("x")),
         b"cos\nsystem\n(S'true'\ntR.",
         b"\x80\x02\x82\x01.",  # an extension code
         b"\x80\x04\x8c\x02os\x8c\x06system\x93.",
@@ -61,7 +60,7 @@ class Runs:
         b"",
         pickle.dumps({"entries": [{**entry(6, "scheduled"), "process_group": [["x"], 1]}]}),
         pickle.dumps({"entries": [{**entry(6, "scheduled"), "state": [1]}]}),
-        b"." * (MAX_BYTES + 1),
+        b"." * (MAX_DUMP + 1),
     ],
 )
 def test_what_is_more_than_data_is_refused(content: bytes) -> None:

@@ -117,5 +117,12 @@ def test_a_link_in_the_place_of_the_directory_leads_nowhere(run: RunDir, tmp_pat
 
 def test_a_look_shows_the_process_that_was_asked_for_or_says_why_not() -> None:
     assert [seen.pid for seen in collect.look([sys.executable], [os.getpid()]).processes] == [os.getpid()]
-    failed = collect.look(["sh", "-c", "echo no interpreter >&2; exit 1"], None)
+    failed = collect.look(["sh", "-c", "cat; echo no interpreter >&2; exit 1"], None)
     assert (failed.processes, failed.could_not) == ((), ("no interpreter",))
+
+
+def test_more_processes_than_fit_into_a_command_line_do_not_end_the_look() -> None:
+    pids = [os.getpid(), *range(1 << 22, (1 << 22) + 60_000)]
+    seen = collect.look([sys.executable], pids)
+    assert [process.pid for process in seen.processes] == [os.getpid()]
+    assert "58001 of 60001 processes are not looked at" in seen.could_not

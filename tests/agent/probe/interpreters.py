@@ -63,9 +63,7 @@ class Interpreter:
         return process.returncode, out, err
 
     def evidence(self) -> RunEvidence:
-        evidence = read_evidence(self.run.evidence)
-        assert evidence is not None
-        return evidence
+        return read_evidence(self.run.evidence)
 
     def processes(self) -> tuple[ProcessEvidence, ...]:
         return self.evidence().processes

@@ -101,9 +101,7 @@ SEEN = [
 
 
 def _process(trees: Path) -> ProcessEvidence:
-    evidence = read_evidence(str(trees / "evidence"))
-    assert evidence is not None
-    [process] = evidence.processes
+    [process] = read_evidence(str(trees / "evidence")).processes
     return process
 
 

@@ -60,9 +60,7 @@ def look(runs: dict[str, PlantedRun], directory: Path) -> dict[str, HangFacts]:
     """What the inspector sees of each case: one inspection of all."""
     pids = {case: run.pids for case, run in runs.items()}
     found = collect.look([sys.executable], [pid for own in pids.values() for pid in own])
-    evidence = read_evidence(str(directory / "evidence"))
-    probed = {(item.pid, item.start): item for item in (evidence.processes if evidence else ())}
-    seen = list(collect.completed({"": found}, probed))
+    seen = list(collect.completed({"": found}, read_evidence(str(directory / "evidence")).processes))
     return {case: replace(found, processes=tuple(one for one in seen if one.pid in pids[case])) for case in runs}
 
 
@@ -88,7 +86,8 @@ def _is_in_state(pid: int, directory: Path) -> bool:
     if not re.search(r"python[^\0]*\0[^\0]*planted\.py\0", command) or (directory / f"ready-{pid}").exists():
         return True
     state, parent, *_ = [*_read(pid, "stat").rpartition(")")[2].split(), "", "0"]
-    return state in ("Z", "") or _read(int(parent), "stat").rpartition(")")[2].startswith(" D")
+    is_spawned = "\0d_" in command and (directory / f"ready-{parent}").exists()
+    return state in ("Z", "") or is_spawned
 
 
 def _read(pid: int, name: str) -> str:

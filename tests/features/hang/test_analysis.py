@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.hang.look import HangFacts, ProcessFacts, RecordedCollective
+from ci_tasks.agent.hang.look import DeadProcess, HangFacts, ProcessFacts, RecordedCollective
 from ci_tasks.features.hang.analysis import CONTRADICTED, NOT_DETERMINED, SHOWN, analyse_hang, read_ras
 from ci_tasks.features.hang.command import hang_lines
 
@@ -49,6 +49,7 @@ QUEUE = (("get", "/usr/lib/python3.11/queue.py", 171), ("next_batch", "/job/load
 CHILD = (("wait", "/usr/lib/python3.11/subprocess.py", 1264), ("fetch", "/job/loader.py", 61))
 THREADING = "/usr/lib/python3.11/threading.py"
 BARRIER = (("_wait", THREADING, 707), ("wait", THREADING, 668), ("step", "/job/train.py", 61))
+IMPORT = (("acquire", "<frozen importlib._bootstrap>", 111), ("load", "/job/loader.py", 3))
 LOOP = (("tokenize", "/job/loader.py", 12),)
 
 
@@ -68,6 +69,12 @@ def received(number: int, peer: int) -> RecordedCollective:
 RAS = "".join(
     f"  Rank {at} has launched up to operation {count} -- GPU {at} managed by process {100 + at} on node n\n"
     for at, count in enumerate((6, 6, 5, 6))
+)
+# A rank that failed, a process that it had started, and one of the job's step.
+DEAD = (
+    DeadProcess(103, 1, {"RANK": "3"}, "ValueError: x"),
+    DeadProcess(110, 103, {"RANK": "3"}, "it ended by itself"),
+    DeadProcess(99, 1, {"SLURM_PROCID": "3"}, "it ended by itself"),
 )
 # An interpreter that ends.
 ENDS = "Current thread 0x67 (most recent call first):"
@@ -107,7 +114,6 @@ def few(count: int) -> list[ProcessFacts]:
     [
         (facts(*WAITS, rank(3, *QUEUE), collectives=recorded(412, 412, 412)), "rank waits elsewhere", [3],
          "rank 3 waits in queue.get at loader.py:88, in next_batch; ranks 0-2 wait in all_reduce number 412 ("),
-        (facts(*ALL, ras={"": RAS}), "collectives differ", [2], "rank 2 is behind (NCCL, rank 0: operation 6"),
         (facts(*ALL, ras={"": RAS}), "collectives differ", [2], "for earlier work on its GPU: a kernel that does not"),
         (facts(*ALL, collectives=recorded(6, 6, 5, 6)), "collectives differ", [2], "torch's flight recorder"),
         (facts(*few(2), collectives=recorded(6, 6, operations="all_reduce all_gather")), "collectives differ", [0, 1],
@@ -120,24 +126,28 @@ def few(count: int) -> list[ProcessFacts]:
         (facts(*(rank(at, *BARRIER) for at in range(3)), rank(3, *QUEUE), collectives=recorded(412, 412, 412)),
          "rank waits elsewhere", [3], "ranks 0-2 wait in threading.wait at train.py:61"),
         (facts(*ALL[:3], rank(3, *LOOP, cpu=0.9)), "straggler", [3], "rank 3 still computes: tokenize at loader.py:12"),
-        (facts(*ALL[:3], dead={"3": "ValueError: x"}), "dead rank", [3],
+        (facts(*ALL[:3], dead=DEAD), "dead rank", [3],
          "rank 3 is gone (rank 3: ValueError: x); ranks 0-2 wait in synchronize"),
         (facts(*ALL[:3], rank(3, *gpu(61), state="T")), "stopped", [3], "rank 3 is stopped"),
+        (facts(*ALL[:3], replace(rank(3, *gpu(61), state="D"), held=("nfs_wait",))), "uninterruptible", [3],
+         "rank 3 is in uninterruptible sleep (state D, nfs_wait; synchronize at train.py:61, in step): a disk"),
+        (facts(*ALL[:3], replace(rank(3, *gpu(61)), held=("",))), "uninterruptible", [3],
+         "rank 3 has a thread in uninterruptible sleep (state D; synchronize at"),
+        (facts(*ALL[:3], rank(3, *gpu(61), state="D")), "kernel", [], "none is seen to be behind"),  # it reads a file
         (facts(*(rank(at, *collective("broadcast" if at == 1 else "all_reduce")) for at in range(4))),
          "collectives differ", [1], "broadcast"),
         (facts(*WAITS, rank(3, *CHILD), SLEEPS), "rank waits elsewhere", [3, None], "rank 3 waits in subprocess.wait"),
         (facts(rank(0, *LOOP, cpu=1.0, size=1)), "computes", [0], "in both looks: an endless loop, or slow work"),
+        (facts(rank(0, *QUEUE, size=1)), "queue", [0], "rank 0 waits in queue.get at loader.py:88"),
+        (facts(rank(0, *IMPORT, size=1)), "import", [0], "rank 0 waits in import at loader.py:3"),
+        (facts(rank(0, *QUEUE[1:], size=1), lines={"/job/loader.py:88": "with lock:"}), "lock", [0], "in with lock at"),
         # Through a process that waits for its child.
         (facts(DRIVER, replace(rank(0, *QUEUE, size=1), ppid=9)), "child", [0],
          "waits for rank 0: subprocess.wait at loader.py:61, in fetch; rank 0: waits in queue.get at loader.py:88"),
         # A kernel that does not end: by the collective that has not started, by the GPU that works, or of none shown.
         (facts(*few(2), collectives=states("scheduled", "started")), "kernel", [0],
          "the GPU of rank 0 still works before all_reduce number 6, which the others are in: a kernel that does not"),
-        (facts(*few(2)), "kernel", [],
-         "ranks 0-1 wait in synchronize at train.py:61, in step; none is seen to be behind: a kernel"),
         # A DataLoader's worker: the busy one, by the frames after its start.
-        (facts(*WAITS, rank(3, *LOADER), worker(7, READS), worker(8)), "rank waits elsewhere", [3, None],
-         "waits in __next__ at train.py:9, in step; ranks 0-2 wait in all_reduce"),
         (facts(*WAITS, rank(3, *LOADER), worker(7, READS), worker(8)), "rank waits elsewhere", [3, None],
          "rank 3 waits for train.py (pid 7, below rank 3): __getitem__ at data.py:5"),
         # Claims that stacks alone do not carry.
@@ -152,6 +162,11 @@ def test_ranks(seen: HangFacts, kind: str, named: list[int], words: str) -> None
     hang = analyse_hang(seen)
     assert (hang.kind, [culprit.rank for culprit in hang.culprits]) == (kind, named), hang.reason
     assert words in hang.reason
+
+
+@pytest.mark.parametrize(("dead", "pid"), [(DEAD, 103), ((), None)])
+def test_a_rank_that_is_gone_has_the_pid_that_the_probe_saw(dead: tuple[DeadProcess, ...], pid: int | None) -> None:
+    assert [culprit.pid for culprit in analyse_hang(facts(*ALL[:3], dead=dead)).culprits] == [pid]
 
 
 MOVES: dict[str, Any] = {

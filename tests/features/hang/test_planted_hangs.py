@@ -20,8 +20,9 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "lock_order": Case(0, "waits", {"lock_order"}),
+    "lock_order": Case(0, "lock", {"lock_order"}),
     "d_state": Case(0, "uninterruptible", {"planted.py"}),
+    "d_thread": Case(0, "uninterruptible", {"d_thread"}),
     "ray_tree": Case(0, "rank waits elsewhere", {"rank 1 actor_loop"}),
     "missing_collective": Case(4, "rank waits elsewhere", {"rank 3 load"}),
     "loader_worker": Case(2, "rank waits elsewhere", {"rank 1 read_samples", "read_sample"}),

@@ -78,10 +78,16 @@ def goes_on():
 
 def d_state():
     """A parent is in state D until its child of posix_spawn has opened its files, and one of them never opens."""
-    fifo = os.path.join(DIRECTORY, "never-opened")
+    fifo = os.path.join(DIRECTORY, f"never-opened-{os.getpid()}")
     os.mkfifo(fifo)
     ready()
     os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, fifo, os.O_RDONLY, 0)])
+
+
+def d_thread():
+    thread = threading.Thread(target=d_state)
+    thread.start()
+    thread.join()
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------
