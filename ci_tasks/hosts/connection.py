@@ -123,7 +123,8 @@ class Channel:
         self._reader = protocol.FrameReader()
         self._numbers = itertools.count(1)
         self._pending: dict[int, PendingRequest] = {}
-        self._writing = threading.RLock()
+        self._writing = threading.RLock()  # a request with its pack
+        self._sending = threading.Lock()  # a frame
         self._spoken = time.monotonic()
         self.died = threading.Event()
         self.reason = ""
@@ -184,11 +185,12 @@ class Channel:
         except OSError as error:
             raise LinkDied(self.reason or str(error)) from None
         # The host speaks every two seconds, so this needs no timer.
-        if time.monotonic() - self._spoken > BEAT and self._writing.acquire(blocking=False):
+        # It comes between two pieces of a pack, too: git may need longer for the first one than the host waits.
+        if time.monotonic() - self._spoken > BEAT and self._sending.acquire(blocking=False):
             with contextlib.suppress(OSError):  # full: what is on its way says that we are here
                 self._spoken = time.monotonic()
                 self._sock.send(protocol.frame(protocol.HEARTBEAT), socket.MSG_DONTWAIT)
-            self._writing.release()
+            self._sending.release()
         return chunk
 
     def _take(self, kind: bytes, number: int, offset: int, payload: bytes) -> None:
@@ -242,7 +244,8 @@ class Channel:
         with self._writing:
             try:
                 if not self.died.is_set():
-                    self._sock.sendall(data)
+                    with self._sending:
+                        self._sock.sendall(data)
                     self._spoken = time.monotonic()
             except OSError:
                 self.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,14 +52,14 @@ class Local:
         while not self.executor.poll(row).is_over:
             self.executor.wait(0.01)
 
-    def install(self, steps: str, wanted: bool = True) -> str | None:
+    def install(self, steps: str, wanted: Callable[[], bool] = lambda: True) -> str | None:
         directory = f"{self.executor.paths(RunDir(str(self.batch.path / '01'))).setups}/key"
         script = f'cd "$CI_TASKS_RUN_DIR" || exit; {steps}\n'
         setup = Plan(
             id="key", workspace=f"{directory}/workspace", script=script, keeps_workspace=True, client_seconds=2.0,
             container=ContainerRules("none"),
         )  # fmt: skip
-        return self.executor.run_install_steps([setup], self.messages.append, lambda: wanted)
+        return self.executor.run_install_steps([setup], self.messages.append, wanted)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_steps_that_fail_are_a_problem_with_the_line_that_says_why_and_run_again
 
 def test_a_cancelled_command_ends_its_install_steps(local: Local) -> None:
     with pytest.raises(KeyboardInterrupt):
-        local.install("sleep 300", wanted=False)
+        local.install("sleep 300", lambda: False)
     local.executor.close()
     assert not processes.of_run(f"{local.batch.path}/environments/key", None)
 
@@ -151,6 +151,8 @@ def test_a_second_interrupt_kills_install_steps_and_nothing_of_them_is_left(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits, wait = [], local.executor.wait
+    directory = local.batch.path / "environments/key"
+    venv = directory / "venv"
 
     def interrupted_wait(seconds: float) -> None:
         waits.append(seconds)
@@ -160,12 +162,11 @@ def test_a_second_interrupt_kills_install_steps_and_nothing_of_them_is_left(
 
     monkeypatch.setattr(local.executor, "wait", interrupted_wait)
     with pytest.raises(KeyboardInterrupt):
-        local.install("trap '' TERM INT; mkdir venv; while :; do sleep 1; done", wanted=False)
-    directory = local.batch.path / "environments/key"
+        local.install("trap '' TERM INT; mkdir venv; while :; do sleep 1; done", lambda: not venv.exists())
     assert not processes.of_run(str(directory), None)
     assert local.executor._setups[str(directory)].cancel_requested == KILL
     local.executor.close()
-    assert not (directory / "venv").exists() and not (directory / "workspace").exists()
+    assert not venv.exists() and not (directory / "workspace").exists()
 
 
 SPEC = HostSpec(name="cluster", kind="slurm", address="login", gpus=8)

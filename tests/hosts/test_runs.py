@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from ci_tasks.agent import archive
 from ci_tasks.agent.containers.docker_argv import ContainerRules
 from ci_tasks.agent.records import CheckoutPart, Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
+from ci_tasks.agent.serving import protocol
 from ci_tasks.agent.serving.protocol import Request
 from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
@@ -655,6 +657,35 @@ def test_a_host_that_is_silent_from_the_start_is_a_dead_link(monkeypatch: pytest
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(LinkDied, match="timed out"):
         Channel(ours, b"").hello()
+
+
+def test_the_host_hears_of_us_while_git_makes_a_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes us for dead after 40 s; git needs longer before the first byte of a large tree on a busy machine."""
+    monkeypatch.setattr("ci_tasks.hosts.connection.BEAT", 0.0)
+    ours, theirs = socket.socketpair()
+    frames = protocol.FrameReader()
+
+    def pack() -> Iterator[bytes]:
+        kinds = list[bytes]()
+        while protocol.HEARTBEAT not in kinds:
+            theirs.send(protocol.frame(protocol.HEARTBEAT))
+            kinds = [kind for kind, *_ in frames.feed(theirs.recv(1 << 16))]
+        yield b"pack"
+
+    def read() -> None:
+        with suppress(LinkDied):
+            channel.read()
+
+    with ours, theirs:
+        theirs.settimeout(10)
+        channel = Channel(ours, None)
+        assert theirs.recv(1 << 16) == protocol.frame(protocol.HEARTBEAT)
+        reader = threading.Thread(target=read)
+        reader.start()
+        channel.post(Request("receive"), pack=pack())
+        assert [kind for kind, *_ in frames.feed(theirs.recv(1 << 16))][-2:] == [protocol.DATA] * 2
+        channel.close()
+        reader.join()
 
 
 @pytest.mark.parametrize("more", [True, False], ids=["more rows may come", "no more rows"])
