@@ -58,7 +58,8 @@ class JobLogReader(LineReader):
     """Reads from a log which jobs and attempts it has lines of, and what it tells of each. The lines at its beginning
     are all read, and all of gh's form. Of the others those are enough that have one of the words, those after a line
     with which `needs_next_line` became true, and the last with a timestamp. `failed` are the parts in which a step
-    failed, timed out or was cancelled. `room` are the bytes left for steps' groups, for several logs together."""
+    failed, timed out or was cancelled, or an action, or what GitHub does before the first step. `room` are the bytes
+    left for steps' groups, for several logs together."""
 
     words = b"|".join(
         [
@@ -109,7 +110,8 @@ class JobLogReader(LineReader):
         has_names = any(part.job for part in self._parsers)
         kept = {part: parser for part, parser in self._parsers.items() if part.job or not has_names}
         self.jobs = {part: parser.recovered() for part, parser in kept.items()}
-        self.failed = {part for part, parser in kept.items() if parser.has_failed}
+        failed = (part for part, job in self.jobs.items() if job.conclusion == facts.FAILURE)
+        self.failed = {*failed, *(part for part, parser in kept.items() if parser.has_failed)}
 
 
 class _JobParser:
@@ -206,7 +208,8 @@ class _JobParser:
         ending = _ending_of(text)
         self.has_failed |= ending is not None and ending.exit_code != 0 and ending.outcome != facts.LOST
         if not self._steps:
-            self._setup_error = self._setup_error or visible(text, 300)
+            if ending is None or ending.exit_code != 0:
+                self._setup_error = self._setup_error or visible(text, 300)
         elif self._in_last_step():
             self._steps[-1].fail(text, ending)
 

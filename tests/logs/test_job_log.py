@@ -143,3 +143,13 @@ def test_of_very_many_jobs_that_failed_the_first_are_read(tmp_path: Path, capsys
     assert f"30 jobs failed in {log}: the first 10 are read" in capsys.readouterr().err
     log.write_text("".join(text % (f"job {number}", 0) for number in range(30)))
     assert (len(from_file(str(log))), capsys.readouterr().err) == (30, "")
+
+
+def test_a_job_may_fail_before_its_first_step(tmp_path: Path) -> None:
+    log, unknown = tmp_path / "log", "##[error]Unable to resolve action `a/b@v9`, unable to find version `v9`"
+    stamp = "\tUNKNOWN STEP\t2025-11-02T10:00:00.0000000Z "
+    said = [("image", "Current runner version: '2.3'"), ("image", unknown), ("lint", "Current runner version: '2.3'")]
+    said += [("lint", "##[error]Process completed with exit code 1.")]
+    log.write_text("".join(f"{name}{stamp}{text}\n" for name, text in said))
+    found = [(one.job.job_name, one.triage.cause) for one in from_file(str(log))]
+    assert found == [("image", "dependency_version_mismatch"), ("lint", "unknown")]

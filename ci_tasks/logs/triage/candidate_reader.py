@@ -23,10 +23,10 @@ _SURVIVED, _SURVIVED_WITHIN = "survived", 3  # a rule's name; lines
 _IGNORED = "ignored-in-destructor"  # the same
 _SAID_END, _LAST_WORDS = "said-end", 3  # the same
 _LAST_OF_ALL = re.compile(r"(?i)\b(?:iter(?:ation)?|step|epoch)s?\W{1,20}(\d+) ?(?:/|of) ?\1\b")
-# What a process does that lives: it answers requests, or goes on with its steps.
+# What a process does that works: it answers requests, of its state aside, or goes on with its steps.
 _LIVES = re.compile(
-    r"\"(?:GET|POST|PUT) (?!/health)\S* HTTP/[\d.]+\" 2\d\d"
-    r"|(?i:^\W*(?:step|iter(?:ation)?)\W{0,20}\d+\b|throughput.{0,10}\d)"
+    r"\"(?:GET|POST|PUT) (?!/(?:health|ping|metrics|v1/models|sleep|is_sleeping|wake_up))\S* HTTP/[\d.]+\" 2\d\d"
+    r"|(?i:^\W*(?:step|iter(?:ation)?)\W{0,20}\d+\b|throughput\D{0,10}(?!0+(?:\.0+)?\b)\d)"
 )
 _SIGNS, _WATCHED = 2, 200  # signs of life that show that an exception was handled; lines that are read for them
 _SESSION = "test session starts"

@@ -32,7 +32,8 @@ _LOUDNESS = {
     **dict.fromkeys(LOUD, "loud"),
 }
 _RAISED = (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
-_ENDS = ("killed-by-shell", "killed-child", "launcher", "job-timeout", "cancelled", "slurm-cancelled")  # of rules
+_KILLED_BY_SHELL = "killed-by-shell"  # a rule
+_ENDS = (_KILLED_BY_SHELL, "killed-child", "launcher", "job-timeout", "cancelled", "slurm-cancelled")  # of rules
 _END, _AT_ONCE, _LONG_GONE = 5, 20, 30  # lines
 _LONG_LOG = 200  # lines; shorter ones are excerpts, in which the end says less
 _SHORTEST_MESSAGE, _LONGEST_MESSAGE = 15, 60  # characters that tell two messages apart
@@ -106,6 +107,7 @@ def features(log: CandidateList) -> list[Features]:
     roots = [one for one in told if one.rule.rank == ROOT]
     passing_on = [one.line.number for one in log.candidates if one.rule.rank == WRAPPER]
     last = next((one for one in reversed(log.candidates) if one.kind == LAST), None)
+    killed_at = max((one.last_at for one in log.candidates if one.rule.name == _KILLED_BY_SHELL), default=0)
     size = "long log" if log.lines > _LONG_LOG else "excerpt"
 
     def of(one: Candidate) -> Features:
@@ -121,7 +123,7 @@ def features(log: CandidateList) -> list[Features]:
             "repeated": math.log1p(one.count - 1),
             "wrapper with a cause": rank == WRAPPER and bool(one.rule.cause),
             "order": min(one.order, 10) / 10,
-            "said last": one is last,
+            "said last": one is last and not killed_at > number,  # what SIGKILL ends has no last word
             "first of all": one.order == 0 and rank != WRAPPER,
             "first root": bool(roots) and one is roots[0],
             "a root stands elsewhere": bool(roots) and one not in roots,

@@ -141,10 +141,21 @@ SCRIPT = "##[group]Run verl\ngrep 'CUDA out of memory' log\necho 'No CUDA GPUs a
 SURVIVED = "".join(f"ERROR: request {name} failed: no such tool\n" for name in NAMES)
 NO_SPACE = {"cause": "disk_full", "line_no": 2}
 KEY_ERROR = {"line": "KeyError: 'lr'"}
+LAUNCH = "srun: error: Task launch for 7.1 failed on node n7: Job credential expired\n"
+STATE = '1 - "POST /sleep HTTP/1.1" 200 OK\n1 - "GET /v1/models HTTP/1.1" 200 OK\n'
 SERVED, NODE = '1 - "POST /generate HTTP/1.1" 200 OK\n', "srun: error: gpu1: task 0: Exited with exit code 1\n"
 ENGINE = (
     f"ERROR EngineCore encountered a fatal error.\n{raised('RuntimeError: no frames')}Application shutdown complete\n"
 )
+KILLED = "run.sh: line 9: 77 Killed                  uvicorn app:x\n"
+OLD = "/x/a.py:3: FutureWarning: width\n is old\n  warn_once('width')\nINFO:     Started server\n"
+FILLING = "(raylet) file_system_monitor.cc:116: /tmp/ray/session_1 is over 95% full, available space: {} GB\n"
+COMPILES = "WARNING Triton kernel JIT compilation during inference: _add_kernel. This is unexpected\n"
+IBV, SYSTEM = (
+    "misc/ibvwrap.cc:7 NCCL WARN Call to ibv_modify_qp failed",
+    "RuntimeError: NCCL Error 2: unhandled system error",
+)
+UCX = "ucp_x.c:9  UCX  ERROR no key from the other side: Input/output error\n"
 HUB = "ERROR 429 Client Error: Too Many Requests for url: https://huggingface.co/api/models/x\n"
 # what the log is, the log, its exit code → what the answer has
 ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
@@ -164,14 +175,24 @@ ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
      {"cause": "timeout_hang"}),
     ("a step's script is no reason", f"{SCRIPT}KeyError: 'lr'\n{EXIT_1}", None, KEY_ERROR),
     ("a server that answers on has handled it", raised("ValueError: x") + SERVED * 3, None, {"verdict": UNKNOWN}),
+    ("but not one that only says how it is", raised("KeyError: 'lr'") + STATE * 3, None, KEY_ERROR),
     ("and what it logged", "ERROR: model x does not exist\n" + SERVED * 3, None, {"verdict": UNKNOWN}),
     ("no word of success outweighs an engine's death", ENGINE, None, {"line": "RuntimeError: no frames"}),
     ("what follows the first death is no reason", raised("KeyError: 'lr'") + NODE + raised(FULL), None, KEY_ERROR),
+    ("Slurm did not start it", f"{LAUNCH}srun: error: Timed out waiting for job step to complete\n", None,
+     {"line": LAUNCH[:-1], "verdict": BLOCKED}),
     ("what the hub refused is missing later", HUB + raised("OSError: Invalid repository"), 1, {"verdict": BLOCKED}),
     ("no test that failed is blocked", f"E   {FULL}\n", 1, {"verdict": FAILED, "cause": "disk_full"}),
     ("tests that began after a success", "== 1 passed in 1s ==\n== test session starts ==", None, {"verdict": UNKNOWN}),
     ("the last of all steps", "iteration 19/20\niteration 20/20\n", None, {"verdict": PASSED}),
     ("not the last of all steps", "iteration 18/20\niteration 19/20\n", None, {"verdict": UNKNOWN}),
+    ("what is killed has no last word", OLD + KILLED, None, {"cause": "host_oom_killed", "line": KILLED[:-1]}),
+    ("a disk that fills up is not full", FILLING.format("61.5") + raised("KeyError: 'lr'"), 1, KEY_ERROR),
+    ("but one with little left", FILLING.format("8.4") + raised("KeyError: 'lr'"), 1, {"cause": "disk_full"}),
+    ("a kernel compiled late", f"{COMPILES}Results saved → /x/a.json\n", None, {"verdict": PASSED}),
+    ("NCCL's warning says more", f"{IBV}\n{raised(SYSTEM)}", 1, {"line": IBV, "verdict": BLOCKED}),
+    ("NCCL's error, if it is all there is", raised(SYSTEM), 1, {"line": SYSTEM, "verdict": BLOCKED}),
+    ("UCX has no disk", f"{UCX}Caught signal 11 (Segmentation fault)\n", 1, {"cause": "segfault_illegal_access"}),
     ("SGLang's frames", raised("ValueError: leak", "/x/sglang/srt/a.py"), 1, {"cause": "sglang_engine_crash"}),
 ]  # fmt: skip
 
