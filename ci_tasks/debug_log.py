@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ci_tasks import known_secrets
+from ci_tasks import safe_output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ def start() -> bool:
 
 def bug(where: str, problem: BaseException) -> str:
     """Log the traceback of an unexpected exception. Returns its class and message in one line, masked."""
-    line = known_secrets.masked_with_forms(" ".join(f"{type(problem).__name__}: {problem}".split()))
+    line = safe_output.masked_with_forms(" ".join(f"{type(problem).__name__}: {problem}".split()))
     if _is_started:
         _write("ERROR", f"bug: {where}", problem)
         _bugs.append(line)
@@ -103,14 +103,10 @@ def _write(level: str, message: str, problem: Any) -> None:
         lines = traceback.format_exception(sys.exc_info()[1] if problem is True else problem)
         message += "\n" + "".join(lines).rstrip()
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {level:7} {threading.current_thread().name} {message}\n"
-    data = known_secrets.masked_with_forms(line).encode("utf-8", "backslashreplace")
+    data = safe_output.masked_with_forms(line).encode("utf-8", "backslashreplace")
     # A full disk must not end a command that can go on.
-    with _lock, suppress(OSError), open(_path(), "ab", opener=_for_owner) as log:
+    with _lock, suppress(OSError), open(_path(), "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
         log.write(data)
-
-
-def _for_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _log_thread_exception(args: threading.ExceptHookArgs) -> None:

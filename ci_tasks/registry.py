@@ -54,7 +54,7 @@ class Feature:
     """What a feature adds to the core. References are "module:attribute", or "" if it adds nothing of that kind.
 
     `needs` are the names of the features that it requires. `before_rows` is called before the rows of a host start: see
-    `ci_tasks.run.row_plans.RowPlanner.before_rows`.
+    `ci_tasks.run.prepare.RowPlanner.before_rows`.
     `run_summary` is called by `attach` with each RunRecord and the run's directory: it prints what a run of the
     feature's shows, and returns its exit code, None for a run that is none of its.
     `run_report` gives the lines that `report` adds for a run's directory, none for a run that is none of the feature's.

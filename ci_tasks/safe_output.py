@@ -1,4 +1,8 @@
-"""The one gate to the terminal: bytes of a job, a host or a workflow must not control it.
+"""What may leave this process: known secrets are masked, and bytes of a job, a host or a workflow must not control the
+terminal.
+
+A host masks what leaves it. It may mask less, or may have been given other values than the caller has here, so
+everything is masked once more on arrival.
 
 Colours (ECMA-48's SGR), carriage returns and "erase to the end of the line", which progress bars use, pass. Any other
 control character is shown as text, `\\x1b]52;…`: it could set the clipboard or the title, clear the screen, or make the
@@ -12,11 +16,11 @@ import codecs
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from ci_tasks import known_secrets
+from ci_tasks.agent.mask import is_secret_name, mask_text
 
 _ALLOWED = r"\[(?:[0-9;:]{0,64}m|0?K)"  # after an escape character
 _BEGUN = r"\x1b(?:\[[0-9;:]{0,64})?\Z"  # an allowed sequence whose end is still to come
@@ -78,7 +82,7 @@ class SafeStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(escape(known_secrets.masked(text)))
+        self._stream.write(escape(masked(text)))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -116,3 +120,54 @@ def terminal_width() -> int | None:
 def terminal_of(stream: TextIO) -> TextIO:
     """The stream below, for output whose control sequences are our own."""
     return stream._stream if isinstance(stream, SafeStream) else stream
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
+
+MASK = "***"
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
+# Secrets that are recognized by their form: a login or a query in an address, tokens of GitHub and Hugging Face.
+_FORMS = (
+    r"(?<=://)[^/\s@]+(?=@)|(?<=\?)[^\s\"'?]*=[^\s\"']*|\bgh[pousr]_\w{16,}|\bgithub_pat_\w{16,}|\bhf_[A-Za-z0-9]{16,}"
+    r"|(?<=[Bb]earer )\S+"
+)
+_LOGIN = r"://[^/\s@]+@"
+_added_secrets: set[str] = set()
+
+
+def add_secrets(values: Iterable[str]) -> None:
+    """Tokens from a file or a program, variables that hosts.yaml or a workflow names."""
+    _added_secrets.update(value for value in values if value)
+
+
+def add_secret_variables(names: Iterable[str]) -> None:
+    """The variables of our environment that a plan names as secrets."""
+    add_secrets(os.environ.get(name, "") for name in names)
+
+
+def secret_values() -> list[str]:
+    """Those that were added, and those of variables whose names say so."""
+    return sorted({*_added_secrets, *secret_variables().values()})
+
+
+def is_private(name: str, value: str) -> bool:
+    """Whether a variable may be a secret, by its name or by its value."""
+    by_name = _SECRET_NAME.search(name) is not None or is_secret_name(name)
+    is_hidden = MASK in value or "<secret " in value or masked(value) != value
+    return by_name or is_hidden or re.search(_LOGIN, value) is not None
+
+
+def secret_variables() -> dict[str, str]:
+    """Variables whose names say that they are secrets, but for paths of files that hold one."""
+    variables = os.environ.copy().items()
+    return {name: value for name, value in variables if value and value[0] != "/" and _SECRET_NAME.search(name)}
+
+
+def masked(text: str) -> str:
+    known = secret_values()
+    return mask_text(known, text) if known else text
+
+
+def masked_with_forms(text: str) -> str:
+    """`text` without known secrets, and without what has the form of one."""
+    return re.sub(_FORMS, MASK, masked(text))

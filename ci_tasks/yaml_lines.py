@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-_BaseLoader: Any = yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.BaseLoader
+_LOADER: Any = yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.BaseLoader
 # Of YAML 1.2's core schema; GitHub's reader spells out the same.
 _WORDS = {
     **dict.fromkeys(("~", "", "null", "Null", "NULL")),
@@ -27,19 +27,6 @@ MAX_NODES = 200_000  # GitHub stops at 50,000, aliases counted each time they ar
 MAX_DEPTH = 100
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 _SAFE_DEPTH = 5_000
-
-
-class _Loader(_BaseLoader):  # type: ignore[misc]
-    """Without PyYAML's search for the type of each scalar: YAML 1.1's, which is not used here."""
-
-    def resolve(self, *_: Any) -> str:
-        return ""
-
-    def descend_resolver(self, *_: Any) -> None:
-        pass
-
-    def ascend_resolver(self) -> None:
-        pass
 
 
 class YamlError(Exception):
@@ -74,7 +61,7 @@ def load(text: str, line_of: Callable[[int], Any] = int) -> Any:
     number. Raises YamlError."""
     try:
         _check_depth(text)
-        node = yaml.compose(text, Loader=_Loader)
+        node = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(error.problem or str(error), mark.line + 1 if mark else 1, text) from None
@@ -89,7 +76,7 @@ def _check_depth(text: str) -> None:
     if text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0) < _SAFE_DEPTH:
         return
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for event in yaml.parse(text, Loader=_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise YamlError(_TOO_DEEP, event.start_mark.line + 1 if event.start_mark else 1, text)

@@ -16,7 +16,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from ci_tasks import known_secrets
+from ci_tasks import safe_output
 from tests.parts.nightly import SEED, mark_nightly
 
 # How long an example takes depends on what else the machine does.
@@ -90,4 +90,4 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 @pytest.fixture(autouse=True)
 def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_secrets, "_added", set())
+    monkeypatch.setattr(safe_output, "_added_secrets", set())

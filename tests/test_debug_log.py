@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks import debug_log, known_secrets
+from ci_tasks import debug_log, safe_output
 from ci_tasks.debug_log import MAX_FILES
 
 COMMAND = "from ci_tasks.cli.program import main; main()"
@@ -34,7 +34,7 @@ BUGS = {
     ),
 }
 START = """import sys, threading
-from ci_tasks import debug_log, known_secrets
+from ci_tasks import debug_log, safe_output
 from ci_tasks.cli import exit_handler
 from ci_tasks.errors import InternalError
 """
@@ -100,13 +100,13 @@ SECRETS = {
 @pytest.mark.parametrize("case", SECRETS)
 def test_secrets_are_masked_in_the_log_and_the_message(case: str, tmp_path: Path) -> None:
     message, secret = SECRETS[case]
-    code = "known_secrets.add(['secret-value'])\ndef flow(): raise ValueError(sys.argv[1])\n"
+    code = "safe_output.add_secrets(['secret-value'])\ndef flow(): raise ValueError(sys.argv[1])\n"
     code += "sys.exit(exit_handler.run(flow))"
     done = python(START + code, tmp_path, message, MY_TOKEN="s3cr3t-value!", CI_TASKS_DEBUG="1")
     assert done.returncode == 70
     text = logs(tmp_path)[0].read_text() + done.stderr
     assert secret not in text
-    assert known_secrets.MASK in text
+    assert safe_output.MASK in text
 
 
 def test_secrets_of_hosts_yaml_are_masked_whatever_their_names(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_secrets_of_hosts_yaml_are_masked_whatever_their_names(tmp_path: Path) -
     code += "def flow(): open_config(); raise ValueError('it is opensesame')\n"
     env = {"CI_TASKS_HOSTS": str(hosts), "PLAIN_NAME": "opensesame"}
     done = python(f"{START}{code}sys.exit(exit_handler.run(flow))", tmp_path, **env)
-    assert f"it is {known_secrets.MASK}" in done.stderr
+    assert f"it is {safe_output.MASK}" in done.stderr
     log = logs(tmp_path)[0].read_text()
-    assert f"ValueError: it is {known_secrets.MASK}" in log
+    assert f"ValueError: it is {safe_output.MASK}" in log
     assert "opensesame" not in log
 
 

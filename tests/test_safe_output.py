@@ -1,7 +1,8 @@
-"""What reaches a terminal of what a job, a host or a workflow wrote."""
+"""What reaches a terminal of what a job, a host or a workflow wrote; and that nothing which is printed has a secret."""
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import sys
@@ -10,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ci_tasks import safe_output
+from ci_tasks.cli import exit_handler
+from ci_tasks.errors import UsageError
 from ci_tasks.safe_output import LogFilter, escape, json_document, safe_streams
 
 PASSES = [
@@ -87,3 +91,66 @@ def test_prints_are_escaped_while_a_command_runs(capsys: pytest.CaptureFixture[s
         sys.stdout.writelines(["\x05\n"])
     print("\x07", end="")
     assert tuple(capsys.readouterr()) == ("a\\x1b[2Jb\n\\x05\n\x07", "c\\x07\n")
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
+
+SECRET = "correct-horse"
+
+
+@pytest.fixture(autouse=True)
+def no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in safe_output.secret_variables():
+        monkeypatch.delenv(name)
+
+
+def test_variables_that_a_plan_names_are_known_as_far_as_they_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAIN_NAME", SECRET)
+    safe_output.add_secret_variables(["PLAIN_NAME", "NOT_SET"])
+    assert safe_output.secret_values() == [SECRET]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("HF_TOKEN", SECRET, [SECRET]),
+        ("MY_API_KEY", SECRET, [SECRET]),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/home/me/key.json", []),  # a path says nothing
+        ("HF_TOKEN", "", []),
+        ("KEYBOARD", "qwerty", []),
+    ],
+)
+def test_a_variable_is_a_secret_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, expected: list[str]
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert safe_output.secret_values() == expected
+
+
+def test_encoded_forms_are_masked_as_on_a_host() -> None:
+    safe_output.add_secrets([SECRET])
+    encoded = base64.b64encode(SECRET.encode()).decode()
+    assert safe_output.masked(f"{SECRET} {encoded}") == "*** ***Q=="  # the last character depends on what follows
+    assert safe_output.masked("nothing") == "nothing"
+
+
+def _print(text: str) -> int:
+    print(text)
+    print(text, file=sys.stderr)
+    return 0
+
+
+def _fail(text: str) -> int:
+    raise UsageError(text, hint=text)
+
+
+def _break(text: str) -> int:
+    raise RuntimeError(["docker", "login", "-p", text])
+
+
+@pytest.mark.parametrize("command", [_print, _fail, _break])
+def test_no_command_shows_a_secret_nor_does_an_error_of_it(command: object, capsys: pytest.CaptureFixture[str]) -> None:
+    safe_output.add_secrets([SECRET])
+    exit_handler.run(lambda: command(f"it is {SECRET}"))  # type: ignore[operator]
+    said = "".join(capsys.readouterr())
+    assert SECRET not in said

@@ -36,8 +36,7 @@ from ci_tasks.given_values import OverlaySource
 from ci_tasks.hosts import queries, runs
 from ci_tasks.hosts.provision import InstallLog, remove_setup
 from ci_tasks.hosts.runs import CANCEL, KILL, RemoteRun, RemoteRunManager, RunState, open_connection
-from ci_tasks.planning import sbatch
-from ci_tasks.planning.placement import HostFacts
+from ci_tasks.planning.placement import HostFacts, batch_script, on_slurm, within_limit
 from ci_tasks.records import BLOCKED, CANCELLED
 from ci_tasks.resources import make_home
 from ci_tasks.results import store
@@ -49,15 +48,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PreparedRow:
-    """A row ready to start: its plan, run directory and shared setup. `missing` says what the host lacks for it,
-    `alternative_hosts` which hosts could run it. `secrets` are values that are not in our environment."""
+    """A row ready to start: its plan, run directory and shared setup. `secrets` are values that are not in our
+    environment."""
 
     row: Row
     plan: Plan
     run: RunDir
     setup: Plan | None
-    missing: tuple[str, ...] = ()
-    alternative_hosts: tuple[str, ...] = ()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -398,11 +395,11 @@ class SlurmExecutor(Executor):
         """The batch script lies beside the plan: what is shown is what runs."""
         plan = self._adapted(plan)
         super().write_plan(run, plan)
-        text = sbatch.script(plan, self.spec, self._time_limit)
+        text = batch_script(plan, self.spec, self._time_limit)
         Path(run.path, SCRIPT).write_text(text, encoding="utf-8", newline="\n")
 
     def _adapted(self, plan: Plan) -> Plan:
-        return sbatch.within_limit(sbatch.on_slurm(plan), self._time_limit, self.spec)
+        return within_limit(on_slurm(plan), self._time_limit, self.spec)
 
     def _remote_run(self, run: RunDir, plan: Plan, directory: str) -> RemoteRun:
         return super()._remote_run(run, self._adapted(plan), directory)

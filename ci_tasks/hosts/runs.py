@@ -20,7 +20,7 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, BinaryIO
 
-from ci_tasks import debug_log, known_secrets
+from ci_tasks import debug_log, safe_output
 from ci_tasks.agent.artifacts import mask_run
 from ci_tasks.agent.codec import from_json, masked_record
 from ci_tasks.agent.files import try_lock
@@ -156,8 +156,8 @@ class RunMirror:
         self._log: int | None = None
         self._writing = threading.RLock()  # the log may be started again in another thread
         if not is_here:
-            known_secrets.add_variables(read_plan(run).secrets)
-            self._secrets = known_secrets.values()
+            safe_output.add_secret_variables(read_plan(run).secrets)
+            self._secrets = safe_output.secret_values()
             self._open()
 
     def _open(self) -> None:

@@ -18,7 +18,7 @@ from requests import exceptions
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from ci_tasks import __version__, known_secrets
+from ci_tasks import __version__, safe_output
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import Blocked, CiTasksError, UsageError
 from ci_tasks.logs.log_file import OpenLog, first_jobs, read_logs, temporary_copy, without_secrets
@@ -124,7 +124,7 @@ def find_token(host: str) -> tuple[str, str]:
         return "", ""
     if not re.fullmatch(r"[\x21-\x7e]+", value):
         raise UsageError(f"the value of {source} is no token: it contains blanks or control characters")
-    known_secrets.add([value])
+    safe_output.add_secrets([value])
     return value, source
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ci_tasks.agent.containers.docker_argv import ContainerRules, DockerRun, map_path, parse_run
 from ci_tasks.agent.records import AGENT, JOB, PATTERN, GpuRequest
 from ci_tasks.config import HostSpec
+from ci_tasks.errors import WorkflowError
 from ci_tasks.planning.steps import PlannedSteps
 from ci_tasks.workflow.context import Resolver
 from ci_tasks.workflow.model import Container, Job, Row
@@ -92,16 +93,21 @@ class HostPath(NamedTuple):
 
 
 def container_words(container: Container, resolve: Resolver) -> list[str]:
-    """Options for `docker run`, and the image last. Raises ValueError for options that are no words."""
-    volumes = [word for volume in container.volumes for word in ("-v", resolve.text(volume))]
-    return [*shlex.split(resolve.text(container.options)), *volumes, resolve.text(container.image)]
+    """Options for `docker run`, and the image last. Raises WorkflowError for options that are no words."""
+    volumes, options = [word for each in container.volumes for word in ("-v", resolve.text(each))], container.options
+    try:
+        return [*shlex.split(resolve.text(options)), *volumes, resolve.text(container.image)]
+    except ValueError as error:
+        message, text = f"container options: {error}", resolve.text(options)
+        raise WorkflowError(message, file=resolve.file, job=resolve.job, line=container.line, text=text) from None
 
 
 def container_of(job: Job, resolve: Resolver, steps: PlannedSteps) -> DockerRun | None:
     """The container that a row's test runs in: the job's own, or the first that one of its steps starts."""
     if job.container:
+        words = container_words(job.container, resolve)
         try:
-            return parse_run(["run", *container_words(job.container, resolve)])
+            return parse_run(["run", *words])
         except ValueError:  # nothing that docker would run either
             return None
     env = resolve.contexts["env"]

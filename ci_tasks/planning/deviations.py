@@ -26,34 +26,26 @@ def deviations(
     job: Job,
     row: Row,
     host: HostSpec,
+    event: EventContext,
     resolve: Resolver,
     planned: PlannedSteps,
-    checkout: Checkout,
     python: str,
     *,
     shared: bool,
-    event: EventContext,
-    locks: GpuRequest | None,
-    probe: ProbeRules | None,
-    container: Iterable[Deviation],
 ) -> tuple[Deviation, ...]:
-    """Every way in which the row's plan is not CI's. `python` is the version at hand, `shared` says that the install
-    steps are done once for all rows, `container` are the differences of its container."""
+    """What is not CI's in how the row runs on the host. `python` is the version at hand, `shared` says that the install
+    steps are done once for all rows."""
     read = _read(workflow, job, planned)
     return (
-        *code_deviations(checkout),
         Deviation("PYTEST_ADDOPTS", "unset", "--junitxml=…", "evidence of the tests that ran"),
         *_time(row, host),
         *planned.deviations,
         *_python(row, planned, host, python, shared=shared),
         *runner_deviations(job, row, host, resolve),
-        *_machine(row, host),
         *_of_job(workflow, job, row, event, resolve),
         *_event(event, resolve, read),
         *_secrets(workflow, resolve, read),
         *_of_host(host),
-        *container,
-        *_of_agent(locks, probe, checkout),
     )
 
 
@@ -89,7 +81,7 @@ def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, sha
 
 
 def runner_deviations(job: Job, row: Row, host: HostSpec, resolve: Resolver) -> Iterator[Deviation]:
-    """What of the machine that `runs-on` asks for a Linux host does not stand in for."""
+    """What of the machine that `runs-on` asks for a Linux host does not stand in for, its GPUs and its container."""
     names = ", ".join(labels(job, resolve))
     if list(unknowns(resolve.value(job.runs_on))):
         yield Deviation("machine", names, f"host {host.name}", "only GitHub knows the runner")
@@ -99,9 +91,6 @@ def runner_deviations(job: Job, row: Row, host: HostSpec, resolve: Resolver) -> 
         yield Deviation("architecture", f"ARM64 ({names})", f"that of host {host.name}", "the host was asked for")
     if row.gpus_given:
         yield Deviation("GPU count", "not in the workflow", str(row.gpus), "--gpus")
-
-
-def _machine(row: Row, host: HostSpec) -> Iterator[Deviation]:
     if host.simulate and row.needed_gpus:
         yield Deviation("GPUs", "the runner's", "simulated GPUs", f"{host.name} simulates them")
     if row.image and host.runtime != "docker":
@@ -186,7 +175,7 @@ def _of_host(host: HostSpec) -> Iterator[Deviation]:
         yield Deviation("host env", "the runner's", " ".join(host.env), why)
 
 
-def _of_agent(locks: GpuRequest | None, probe: ProbeRules | None, checkout: Checkout) -> Iterator[Deviation]:
+def agent_deviations(locks: GpuRequest | None, probe: ProbeRules | None, checkout: Checkout) -> Iterator[Deviation]:
     """A row without a lock script has CI's GPUs for itself in another way, or in none; and what is added to the row."""
     if locks is not None and locks.by == AGENT:
         yield Deviation(LOCKS, "none in the row's steps", "taken by ci-tasks", "so that no other run gets its GPUs")

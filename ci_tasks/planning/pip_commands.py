@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import PIP_DEFAULT, Override
@@ -153,14 +154,10 @@ def entry(override: Override) -> str:
 def merged(overrides: Iterable[Override]) -> list[Override]:
     """One entry for each step, with all of its changes."""
     by_step: dict[tuple[str, str], Override] = {}
-    for override in overrides:
-        before = by_step.get((override.job, override.step))
-        by_step[override.job, override.step] = Override(
-            override.job,
-            override.step,
-            pip_index=override.pip_index or (before.pip_index if before else None),
-            replace={**(before.replace if before else {}), **override.replace},
-        )
+    for each in overrides:
+        before = by_step.get((each.job, each.step), each)
+        index, parts = each.pip_index or before.pip_index, {**before.replace, **each.replace}
+        by_step[each.job, each.step] = replace(each, pip_index=index, replace=parts)
     return list(by_step.values())
 
 

@@ -8,30 +8,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ci_tasks.agent import records
 from ci_tasks.agent.containers.docker_argv import ENGINES, ContainerRules
 from ci_tasks.agent.containers.rewrite import container_deviations
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.records import (
-    JOB,
-    OVERLAYS,
-    Checkout,
-    Deviation,
-    Event,
-    InstallStep,
-    InstallSteps,
-    Plan,
-    ProbeOverlay,
-    ProbeRules,
-    Retry,
-)
+from ci_tasks.agent.records import JOB, Checkout, Deviation, Event, Plan
 from ci_tasks.config import HostSpec, Override
 from ci_tasks.errors import Blocked, WorkflowError
 from ci_tasks.planning import containers
 from ci_tasks.planning.actions import architecture
-from ci_tasks.planning.deviations import CODE, CONVERTED, code_deviations, deviations
-from ci_tasks.planning.sbatch import on_slurm
-from ci_tasks.planning.script import Script, Venv, render, retried
-from ci_tasks.planning.steps import PlannedStep, check_job, depends_on_matrix, is_true, plan_steps, referenced_names
+from ci_tasks.planning.deviations import CODE, CONVERTED, agent_deviations, code_deviations, deviations
+from ci_tasks.planning.placement import on_slurm
+from ci_tasks.planning.script import PlannedStep, Script, Venv, render, retried
+from ci_tasks.planning.steps import check_job, depends_on_matrix, is_true, plan_steps, referenced_names
 from ci_tasks.workflow import rows, secrets
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row, Workflow
@@ -44,7 +33,7 @@ _CLIENT_SECONDS, _CLIENT_SECONDS_HERE = 900.0, 2.0
 
 @dataclass(frozen=True)
 class RunLocation:
-    """Where a run will be: its id and directory, the workspace, and what the host offers.
+    """Where a run will be: its id and directory, and what the host offers.
 
     `python` is (path, version) of the interpreter for a venv. `environments` is the directory of the batch's venvs,
     `store` that of the packages which all runs share, empty for none; with `fresh` none of them are used. `lock_dir`
@@ -55,7 +44,6 @@ class RunLocation:
 
     id: str
     run_dir: str
-    workspace: str
     checkout: Checkout
     python: tuple[str, str]
     environments: str
@@ -65,7 +53,7 @@ class RunLocation:
     image: str | None = None
     store: str = ""
     fresh: bool = False
-    probe: ProbeRules | None = None
+    probe: records.ProbeRules | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +98,7 @@ def make_plan(
     directory = _Planning(workflow, job, row, host, event, overrides, location).shared_directory()
     if directory:  # the rows that share it are evaluated for its workspace, which was not known before
         workspace = f"{directory}/workspace"
-        event, location = replace(event, workspace=workspace), replace(location, workspace=workspace)
+        event = replace(event, workspace=workspace)
     return _Planning(workflow, job, row, host, event, overrides, location).plan(directory)
 
 
@@ -137,24 +125,26 @@ class _Planning:
         """`directory` has the venv that the row shares with others."""
         job, row, host, location, planned = self.job, self.row, self.host, self.location, self.steps
         setup = self._setup(directory) if directory else None
-        install = self._install() if planned.python and not setup else InstallSteps()
+        install = self._install() if planned.python and not setup else records.InstallSteps()
         steps = planned.split()[1] if setup else self.steps.steps
         script = self._script(steps, directory)
         if script.venv and install.steps:
-            script = replace(script, venv=replace(script.venv, shares_packages=True, installing=len(install.steps)))
+            script = replace(script, venv=replace(script.venv, installing=len(install.steps)))
         probe = location.probe if script.has_venv or (row.image and host.runtime in ENGINES) else None
         if location.checkout.overlays:
-            probe = with_overlays(probe, location.checkout, location.workspace, row, host)
+            probe = with_overlays(probe, location.checkout, self.event.workspace, row, host)
         script = replace(script, probe=probe is not None, secrets=_secrets(script, host))
         texts = [step.text for step in steps] + [" ".join(script.container)]
         images = {row.image: location.image} if row.image and location.image else {}
         rules = containers.container_rules(host, location.id, location.run_dir, location.lock_dir, images)
         locks = containers.gpu_locks(row, host, location.lock_dir, texts)
-        differences = deviations(
-            self.workflow, job, row, host, self.resolve, planned, location.checkout, location.python[1],
-            shared=setup is not None, event=self.event, locks=locks, probe=probe,
-            container=container_deviations(containers.container_of(job, self.resolve, planned), rules),
-        )  # fmt: skip
+        of_row = (self.workflow, job, row, host, self.event, self.resolve, planned, location.python[1])
+        differences = (
+            *code_deviations(location.checkout),
+            *deviations(*of_row, shared=setup is not None),
+            *container_deviations(containers.container_of(job, self.resolve, planned), rules),
+            *agent_deviations(locks, probe, location.checkout),
+        )
         plan = Plan(
             id=location.id,
             label=row.label,
@@ -168,7 +158,7 @@ class _Planning:
             runtime=host.runtime,
             env={name: secrets.shown(value) for name, value in row.env.items()},
             secrets=tuple(script.secrets),
-            workspace=location.workspace,
+            workspace=self.event.workspace,
             timeout_minutes=row.timeout_minutes or host.timeout_minutes,  # 0 is no limit of CI's
             stall_minutes=host.stall_minutes,
             deviations=differences,
@@ -203,15 +193,14 @@ class _Planning:
 
     def _setup(self, directory: str) -> Plan:
         host, location, (shared, _), install = self.host, self.location, self.steps.split(), self._install()
-        shares = bool(install.steps)
         script = Script(
             title=f"Install steps of {self.row.job}",
             commit=location.checkout.commit,
-            workspace=location.workspace,
+            workspace=self.event.workspace,
             env=self._setup_env(shared),
             steps=shared,
             is_setup=True,
-            venv=Venv(location.python[0], f"{directory}/venv", shares_packages=shares, installing=len(shared)),
+            venv=Venv(location.python[0], f"{directory}/venv", installing=len(shared) if install.steps else 0),
             github={name: value for name, value in self._github().items() if name != "GITHUB_SHA"},
         )
         script = replace(script, secrets=_secrets(script, None))
@@ -223,34 +212,30 @@ class _Planning:
             stall_minutes=host.stall_minutes,
             container=ContainerRules(runtime="none"),
             script=render(script),
-            workspace=location.workspace,
+            workspace=self.event.workspace,
             keeps_workspace=True,
             install=install,
             client_seconds=_CLIENT_SECONDS_HERE if host.kind == "local" else _CLIENT_SECONDS,
         )
 
-    def _install(self) -> InstallSteps:
+    def _install(self) -> records.InstallSteps:
         """The leading steps, whose packages runs can share, as they are for any workspace."""
         location, steps = self.location, self.steps.split()[0] or self.steps.steps[:-1]
         if self.job.container or not location.store or not steps:
-            return InstallSteps()
+            return records.InstallSteps()
 
         def portable(text: str) -> str:
-            return text.replace(location.workspace, "$GITHUB_WORKSPACE")
+            return text.replace(self.event.workspace, "$GITHUB_WORKSPACE")
 
         def assignments(env: Mapping[str, str]) -> tuple[str, ...]:
             return tuple(sorted(f"{name}={portable(value)}" for name, value in env.items()))
 
-        def entry(step: PlannedStep) -> InstallStep:
+        def entry(step: PlannedStep) -> records.InstallStep:
             directory = portable(step.directory).removeprefix("$GITHUB_WORKSPACE").lstrip("/")
-            return InstallStep(portable(step.text), step.words, directory, assignments(step.env))
+            return records.InstallStep(portable(step.text), step.words, directory, assignments(step.env))
 
-        return InstallSteps(
-            store=location.store,
-            steps=tuple(map(entry, steps)),
-            env=assignments(self._setup_env(steps)),
-            fresh=location.fresh,
-        )
+        env = assignments(self._setup_env(steps))
+        return records.InstallSteps(location.store, tuple(map(entry, steps)), env, fresh=location.fresh)
 
     def _setup_env(self, shared: Sequence[PlannedStep]) -> Mapping[str, str]:
         """The variables that every row and every commit has alike, such as PIP_INDEX_URL, and those which the shared
@@ -276,12 +261,7 @@ class _Planning:
         env = dict(row.env)
         if job.container:
             env.update(resolve.strings(job.container.env))
-            try:
-                container = containers.container_words(job.container, resolve)
-            except ValueError as error:
-                message, text = f"container options: {error}", resolve.text(job.container.options)
-                line = job.container.line
-                raise WorkflowError(message, file=self.resolve.file, job=job.id, line=line, text=text) from None
+            container = containers.container_words(job.container, resolve)
         if tests := self.event.given.pytest_options:
             env.setdefault("PYTEST_ADDOPTS", "")
             env = _with_tests(env, tests)
@@ -289,7 +269,7 @@ class _Planning:
         return Script(
             title=f"{row.label} / {row.row}",
             commit=location.checkout.commit,
-            workspace=location.workspace,
+            workspace=self.event.workspace,
             env=env,
             steps=steps,
             venv=venv,
@@ -314,7 +294,9 @@ class _Planning:
         }
 
 
-def with_overlays(probe: ProbeRules | None, checkout: Checkout, workspace: str, row: Row, host: HostSpec) -> ProbeRules:
+def with_overlays(
+    probe: records.ProbeRules | None, checkout: Checkout, workspace: str, row: Row, host: HostSpec
+) -> records.ProbeRules:
     """The probe puts the overlays before what is installed. Raises Blocked where no interpreter gets it."""
     if probe is None:
         raise Blocked(
@@ -323,7 +305,7 @@ def with_overlays(probe: ProbeRules | None, checkout: Checkout, workspace: str, 
             hint="overlays work in docker and podman containers and in a row's venv",
         )
     overlays = tuple(
-        ProbeOverlay(f"{workspace}/{overlay.directory}", overlay.modules, f"{workspace}/{OVERLAYS}")
+        records.ProbeOverlay(f"{workspace}/{overlay.directory}", overlay.modules, f"{workspace}/{records.OVERLAYS}")
         for overlay in checkout.overlays
     )
     names = (name for overlay in overlays for name in overlay.modules)
@@ -384,6 +366,6 @@ def retry_plan(before: Plan, *, id: str, run_dir: str, earlier_dir: str, step: i
         container=rules,
         keep=True,
         retry_of=before.id,
-        retry=Retry(directories, step, before.checkout.commit, before.checkout.flat or before.checkout.tree),
+        retry=records.Retry(directories, step, before.checkout.commit, before.checkout.flat or before.checkout.tree),
         deviations=(*code_deviations(checkout), *others, said),
     )

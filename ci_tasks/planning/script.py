@@ -3,6 +3,14 @@
 What GitHub's runner does around a step is done here in plain bash: the script file and its interpreter, GITHUB_ENV,
 GITHUB_PATH and GITHUB_OUTPUT, `if:` by the job's state, the `##[group]` and `##[error]` lines of CI's log. Bash that is
 the same in every script is in `run_parts.sh`, in parts with names.
+
+Outputs and outcomes of earlier steps, and variables that they write to GITHUB_ENV, are known only while the job runs:
+run.sh keeps what steps leave in its array `_steps`, under `ID.outputs.NAME` in lower case, `ID.outcome` and
+`ID.conclusion`. They are texts, so the rules of GitHub's documentation page "Evaluate expressions in workflows and
+actions" for texts are all that is needed: no value is '', a text is true unless it is empty, and == minds no case. What
+needs more, such as fromJSON of an output, has no form here.
+
+In a planned text a mark stands for such a value; like a secret's it uses characters that YAML forbids.
 """
 
 from __future__ import annotations
@@ -14,11 +22,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cache
+from typing import Any, NamedTuple
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.planning.late import quote
-from ci_tasks.planning.steps import PlannedStep
 from ci_tasks.workflow import secrets
+from ci_tasks.workflow.expressions import Evaluation, Node, condition_tree, parse, split
+from ci_tasks.workflow.values import Unknown, Value, is_primitive, to_string, truth
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Names that bash keeps for itself, or that would change how this script is read: they reach the steps through `env`.
@@ -31,15 +40,34 @@ RESERVED = frozenset(_RESERVED.split())
 
 
 @dataclass(frozen=True)
+class PlannedStep:
+    """A step as bash will run it. `words` start the interpreter; `{0}` among them is the script's file. Whether it runs
+    after a success or a failure may be a bash command; `late` are the bash words of the marks in `text` and `env`, see
+    `late_text`."""
+
+    name: str
+    text: str
+    words: tuple[str, ...]
+    directory: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    id: str | None = None
+    on_success: bool | str = True
+    on_failure: bool | str = False
+    continue_on_error: bool = False
+    timeout_minutes: float | None = None
+    late: Mapping[str, str] = field(default_factory=dict)
+    own: bool = False  # belongs to this row alone, because it depends on the matrix
+
+
+@dataclass(frozen=True)
 class Venv:
     """A venv for the steps. `layered` puts it over `python`'s own packages and in the run's scratch directory; without
-    a `python` that is the one on PATH, which may be of a venv itself. `shares_packages`: what its first `installing`
-    steps get from an index is shared with other runs."""
+    a `python` that is the one on PATH, which may be of a venv itself. What its first `installing` steps get from an
+    index is shared with other runs."""
 
     python: str = ""
     path: str = ""
     layered: bool = False
-    shares_packages: bool = False
     installing: int = 0
 
 
@@ -108,7 +136,7 @@ def part(name: str, **values: str) -> str:
 
 def _steps(script: Script) -> list[str]:
     texts = [_step(number, step, script.workspace) for number, step in enumerate(script.steps, 1)]
-    if script.venv and script.venv.shares_packages:
+    if script.venv and script.venv.installing:
         texts.insert(script.venv.installing, part("STORE_PACKAGES"))
     return texts
 
@@ -154,8 +182,8 @@ def _venv(venv: Venv) -> str:
         # A simulated host's rows may need packages of the person's home; those for an image must not see them.
         alone = "" if venv.python else " PYTHONNOUSERSITE=1"
         return part("LAYERED_VENV", python=python, outer="" if venv.python else part("OUTER"), alone=alone)
-    make = '-I "$CI_TASKS_RUN_DIR/bin/agent.pyz" venv "$CI_TASKS_RUN_DIR"' if venv.shares_packages else "-m venv"
-    note = part("NOTE_PACKAGES") if venv.shares_packages else ""
+    make = '-I "$CI_TASKS_RUN_DIR/bin/agent.pyz" venv "$CI_TASKS_RUN_DIR"' if venv.installing else "-m venv"
+    note = part("NOTE_PACKAGES") if venv.installing else ""
     return part("VENV", path=shlex.quote(venv.path), python=python, make=make, note=note)
 
 
@@ -178,11 +206,12 @@ def _step(number: int, step: PlannedStep, workspace: str) -> str:
     shown = " ".join(secrets.shown(step.name).split())
     event = shlex.quote(f'"event": "step", "name": {json.dumps(shown)}')
     of_step = f"finish $? {int(step.continue_on_error)} {shlex.quote(step.id or '')} {minutes or repr('')}"
-    decisions = f"{_decision('success', step.on_success)} {_decision('failure', step.on_failure)}"
+    on_success, decides = _decision("_on_success", step.on_success)
+    on_failure, decides_too = _decision("_on_failure", step.on_failure)
     return part(
         "STEP",
-        decide=_decided("_on_success", step.on_success) + _decided("_on_failure", step.on_failure),
-        begin=f"{shlex.quote(shown)} {decisions} {event}",
+        decide=decides + decides_too,
+        begin=f"{shlex.quote(shown)} {on_success} {on_failure} {event}",
         directory=_directory(step.directory, workspace),
         exports="".join(f"    {_of_step(key, value, step.late)}\n" for key, value in step.env.items()),
         late=_late(step),
@@ -193,13 +222,11 @@ def _step(number: int, step: PlannedStep, workspace: str) -> str:
     )
 
 
-def _decided(variable: str, holds: bool | str) -> str:
-    """The line that decides an `if:` which needs what earlier steps left."""
-    return f"if {holds}; then {variable}=1; else {variable}=0; fi\n" if isinstance(holds, str) else ""
-
-
-def _decision(status: str, holds: bool | str) -> str:
-    return f'"$_on_{status}"' if isinstance(holds, str) else str(int(holds))
+def _decision(variable: str, holds: bool | str) -> tuple[str, str]:
+    """The word that says whether an `if:` holds, and the line that decides one which needs what earlier steps left."""
+    if isinstance(holds, str):
+        return f'"${variable}"', f"if {holds}; then {variable}=1; else {variable}=0; fi\n"
+    return str(int(holds)), ""
 
 
 def _late(step: PlannedStep) -> str:
@@ -220,3 +247,118 @@ def _directory(directory: str, workspace: str) -> str:
         return '"$GITHUB_WORKSPACE"'
     below = directory.removeprefix(workspace + "/")
     return quote(directory) if below.startswith("/") else '"$GITHUB_WORKSPACE"/' + quote(below)
+
+
+# -- values that are known only while a job runs -----------------------------------------------------------------------
+
+_KEY = re.compile(r"[A-Za-z0-9_.-]+")
+_MARK = re.compile("\x02(\\$\\{\\{.*?\\}\\})\x03", re.DOTALL)
+_TESTS = {"contains": "contains", "startsWith": "starts_with", "endsWith": "ends_with"}  # functions of run_parts.sh
+
+
+class NotLateError(Exception):
+    """The value cannot be had from what bash knows when the step starts."""
+
+
+class Late(NamedTuple):
+    """A value as bash: a command that succeeds where it is true, and the word that is its text."""
+
+    test: str
+    word: str
+
+
+def late_text(template: str, contexts: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """The template with marks for what is known later, and the bash word of each mark. Raises NotLateError,
+    ExpressionError."""
+    pieces, words = list[str](), dict[str, str]()
+    for part in split(template):
+        if not part.is_expression:
+            pieces.append(part.text)
+            continue
+        node, evaluation = parse(part.text), Evaluation(part.text, contexts)
+        value = evaluation.value(node)
+        if isinstance(value, Unknown):
+            source = f"${{{{ {part.text} }}}}"
+            words[source] = _compiled(node, evaluation).word
+            pieces.append(f"\x02{source}\x03")
+        else:
+            pieces.append(to_string(value))
+    return "".join(pieces), words
+
+
+def late_test(condition: str, contexts: Mapping[str, Any], status: str) -> str:
+    """The command that succeeds where an `if:` holds. Raises NotLateError, ExpressionError."""
+    tree = condition_tree(condition)
+    assert tree is not None, "no text is no question"
+    return _compiled(tree, Evaluation(condition, contexts, status)).test
+
+
+def quote(text: str, words: Mapping[str, str] = {}) -> str:
+    """A bash word for `text`, with each secret taken from the environment when bash comes to it, and `words` for the
+    marks of what is known late."""
+    parts = _MARK.split(text)
+    quoted = [_with_secrets(part) if at % 2 == 0 else words[part] for at, part in enumerate(parts) if part]
+    return "".join(quoted) or "''"
+
+
+def _with_secrets(text: str) -> str:
+    words: list[str] = []
+    for literal, name in secrets.split(text):
+        words += [shlex.quote(literal)] if literal else []
+        words += [f'"${{{name}:-}}"'] if name else []
+    return "".join(words)
+
+
+def _compiled(node: Node, evaluation: Evaluation) -> Late:
+    value = evaluation.value(node)
+    if not isinstance(value, Unknown):
+        return _literal(value)
+    if not all(name.startswith(("steps.", "env.")) for name in value.names):
+        raise NotLateError
+    if value.named:
+        return _named(value.names[0])
+    if node.kind in ("&&", "||"):
+        left, right = (_compiled(part, evaluation) for part in node.parts)
+        first, second = (left, right) if node.kind == "||" else (right, left)
+        word = f'"$(if {left.test}; then printf %s {first.word}; else printf %s {second.word}; fi)"'
+        return Late(f"{{ {left.test} {node.kind} {right.test}; }}", word)
+    if node.kind == "!":
+        return _boolean(f"! {_compiled(node.parts[0], evaluation).test}")
+    if node.kind in ("==", "!="):
+        return _boolean(("! " if node.kind == "!=" else "") + _call("same", node.parts, evaluation))
+    if node.kind == "call" and node.value in _TESTS:
+        return _boolean(_call(_TESTS[str(node.value)], node.parts, evaluation))
+    raise NotLateError
+
+
+def _call(function: str, parts: tuple[Node, ...], evaluation: Evaluation) -> str:
+    """A comparison of texts. One with a number, a boolean or null goes by other rules."""
+    for part in parts:
+        value = evaluation.value(part)
+        is_boolean = function == "same" and isinstance(value, Unknown) and part.kind in ("!", "==", "!=", "call")
+        if is_boolean or not isinstance(value, (str, Unknown)):
+            raise NotLateError
+    return f"{function} {' '.join(_compiled(part, evaluation).word for part in parts)}"
+
+
+def _literal(value: Value) -> Late:
+    if not is_primitive(value):
+        raise NotLateError
+    return Late("true" if truth(value) else "false", quote(to_string(value)))
+
+
+def _boolean(command: str) -> Late:
+    return Late(command, f'"$(if {command}; then echo true; else echo false; fi)"')
+
+
+def _named(name: str) -> Late:
+    """`steps.ID.…` and `env.NAME`."""
+    context, _, key = name.partition(".")
+    if context == "env" and _NAME.fullmatch(key):
+        word = f'"${{{key}-}}"'
+    elif context == "steps" and _KEY.fullmatch(key):
+        of_step = key.rpartition(".")[2] in ("outcome", "conclusion") and key.count(".outputs.") == 0
+        word = f'"${{_steps[{key.lower()}]-{"skipped" if of_step else ""}}}"'
+    else:
+        raise NotLateError
+    return Late(f"[ -n {word} ]", word)

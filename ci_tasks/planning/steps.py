@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Deviation
 from ci_tasks.config import PIP_DEFAULT, Override
 from ci_tasks.errors import WorkflowError, did_you_mean, nearest
-from ci_tasks.planning import actions, late
+from ci_tasks.planning import actions
 from ci_tasks.planning.pip_commands import pip_installs, uses_pip, with_index
+from ci_tasks.planning.script import NotLateError, PlannedStep, late_test, late_text
 from ci_tasks.workflow import expressions
 from ci_tasks.workflow.context import Resolver, UnknownValueError, is_unset
 from ci_tasks.workflow.expressions import FAILURE, SUCCESS
@@ -33,26 +34,6 @@ _SHELLS = {
 }
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _ALMOST = 0.75  # how alike two names are of which one is misspelt
-
-
-@dataclass(frozen=True)
-class PlannedStep:
-    """A step as bash will run it. `words` start the interpreter; `{0}` among them is the script's file. Whether it runs
-    after a success or a failure may be a bash command; `late` are the bash words of the marks in `text` and `env`, see
-    ci_tasks.planning.late."""
-
-    name: str
-    text: str
-    words: tuple[str, ...]
-    directory: str
-    env: Mapping[str, str] = field(default_factory=dict)
-    id: str | None = None
-    on_success: bool | str = True
-    on_failure: bool | str = False
-    continue_on_error: bool = False
-    timeout_minutes: float | None = None
-    late: Mapping[str, str] = field(default_factory=dict)
-    own: bool = False  # belongs to this row alone, because it depends on the matrix
 
 
 @dataclass(frozen=True)
@@ -283,8 +264,8 @@ def _holds(step: Step, resolve: Resolver, status: str) -> bool | str:
     holds = resolve.decide(step.condition, status, step=step)
     if isinstance(holds, Unknown):
         try:
-            return late.test(step.condition or "", resolve.contexts, status)
-        except late.NotLateError:
+            return late_test(step.condition or "", resolve.contexts, status)
+        except NotLateError:
             return resolve.condition(step.condition, status, step=step)  # which raises
     return holds
 
@@ -307,15 +288,13 @@ def _text(raw: object, step: Step, resolve: Resolver, words: dict[str, str]) -> 
     """The text, with marks for what is known late, whose words are added to `words`."""
     try:
         return resolve.text(raw, step=step)
-    except UnknownValueError:
+    except UnknownValueError as unknown:
         try:
-            text, found = late.text(str(raw), resolve.contexts)
-        except late.NotLateError:
-            pass
-        else:
-            words.update(found)
-            return text
-        raise
+            text, found = late_text(str(raw), resolve.contexts)
+        except NotLateError:
+            raise unknown from None
+        words.update(found)
+        return text
 
 
 def _evaluated(step: Step, job: Job, resolve: Resolver, inner: Resolver, id: str | None) -> PlannedStep:

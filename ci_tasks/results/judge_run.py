@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ci_tasks import known_secrets, registry
+from ci_tasks import registry, safe_output
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.artifacts import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.codec import RecordError
@@ -78,10 +78,10 @@ def judge_run(run: RunDir) -> RunRecord:
 def _mask_leftovers(run: RunDir) -> None:
     """Mask what an agent of this machine that died could not. What came from a host was masked when it came."""
     plan = read_plan(run)
-    known_secrets.add_variables(plan.secrets)
+    safe_output.add_secret_variables(plan.secrets)
     collect_left_evidence(run)
     if not run_directory.read_status(run).masked and read_remote(run) is None:
-        mask_run(run, known_secrets.values(), has_secrets=bool(run_directory.given_secrets(plan)))
+        mask_run(run, safe_output.secret_values(), has_secrets=bool(run_directory.given_secrets(plan)))
 
 
 def _of_install_steps(events: Sequence[Event]) -> list[Deviation]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from ci_tasks import known_secrets
+from ci_tasks import safe_output
 from ci_tasks.agent import liveness, run_directory
 from ci_tasks.agent.codec import masked_record
 from ci_tasks.agent.files import content_of
@@ -105,7 +105,7 @@ def with_attempts(run: RunDir, record: RunRecord, earlier: Sequence[Attempt], *,
 
 def save_record(run: RunDir, record: RunRecord) -> RunRecord:
     """Write record.json, without secrets. The history finds it when it is next asked."""
-    record = masked_record(record, known_secrets.values())
+    record = masked_record(record, safe_output.secret_values())
     write_record(run.record, record)
     return record
 

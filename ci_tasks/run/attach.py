@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import field, replace
 from pathlib import Path
 
-from ci_tasks import known_secrets, registry
+from ci_tasks import registry, safe_output
 from ci_tasks.agent import cleanup, processes
 from ci_tasks.agent.codec import masked_record
 from ci_tasks.agent.hang.look import HangFacts, NoLook, facts_of, wait_for_look
@@ -41,7 +41,7 @@ from ci_tasks.results.load import find_one, load_record
 from ci_tasks.results.runs import is_over, pending_phase, record_not_started, seconds_since_start
 from ci_tasks.results.store import read_state_if_readable
 from ci_tasks.run.events import EventStream, EventView, RunEnded, now
-from ci_tasks.run.progress import GrowingLog, open_view, print_results, running_row_progress
+from ci_tasks.run.progress import GrowingLog, batch_result, open_view, print_results, running_row_progress
 
 _POLL_SECONDS = 0.1
 _COMMAND_SECONDS = 60.0  # that a command which was asked to end gets
@@ -64,11 +64,11 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
             view.print_message(f"the runs continue; {follows}")
             raise
         records = [run.record() for run in runs]
-    logs = [run.log for _, run in found]
     batches = dict.fromkeys(store.batch_of(id) for id, _ in found)
-    result = print_results(records, logs, ", ".join(batches))
+    directories = {record.id: run.path for record, (_, run) in zip(records, found, strict=True)}
+    result = print_results(batch_result(", ".join(batches), records, directories))
     hooks = registry.hooks("run_summary")
-    codes = [hook(record, os.path.dirname(log)) for record, log in zip(records, logs, strict=True) for hook in hooks]
+    codes = [hook(record, run.path) for record, (_, run) in zip(records, found, strict=True) for hook in hooks]
     if known := [code for code in codes if code is not None]:  # of what features print of a run that has ended
         result = replace(result, exit_code=next(filter(None, known), 0))
     if events:
@@ -310,6 +310,8 @@ def _end_command(batch: str) -> bool:
             os.kill(state.pid, number)
     except ProcessLookupError:
         return True
+    except PermissionError:
+        raise Blocked(f"{command}, is another user's", hint="cancel it as that user, or as root") from None
     deadline = time.monotonic() + _COMMAND_SECONDS
     while (present := read_state_if_readable(path)) is not None and present.is_active:
         if time.monotonic() > deadline:
@@ -336,7 +338,7 @@ def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
     """The facts that the host sends, masked and stored in the run directory here."""
     from ci_tasks.hosts.connection import RequestRefused
 
-    known_secrets.add_variables(read_plan(run).secrets)
+    safe_output.add_secret_variables(read_plan(run).secrets)
     with tempfile.TemporaryDirectory() as directory:
         files, request = Receiver(directory, _MAX_BYTES), Request("look", remote.directory, look=secrets.token_hex(8))
         with closing(open_connection(host_of_run(remote))) as connection, closing(files):
@@ -345,7 +347,7 @@ def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
             except RequestRefused as refusal:
                 hint = "`ci-tasks fetch` brings what was seen of a run that has ended"
                 raise Blocked(refusal.message, hint=hint) from None
-        there, values = RunDir(directory), known_secrets.values()
+        there, values = RunDir(directory), safe_output.secret_values()
         if (sent := facts_of(there)) is None:
             raise Blocked(f"{remote.host} sent nothing of the run's processes that can be read")
         facts = masked_record(sent, values)

@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_tasks import known_secrets, registry, resources
+from ci_tasks import registry, resources, safe_output
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import CheckoutError, UnknownName, WorkflowError, printable
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
@@ -127,19 +127,13 @@ def open_source(
     """Find the checkout and read its workflow. Raises CheckoutError, WorkflowError, UnknownName."""
     path, how = find_checkout(repo)
     sample = path == resources.path(SAMPLE)
-    source = CheckoutSource(path, how, _read(path, rev, workflow), sample, rev, given)
-    _check_names(source)
-    return source
-
-
-def _check_names(source: CheckoutSource) -> None:
-    """A mistyped option would give nothing. hosts.yaml may be for other workflows as well."""
-    workflow, given = source.workflow, source.given
-    for name, source_of_value in given.sources.items():
-        if source_of_value == "--input" and (name := name.removeprefix("inputs.")) not in workflow.inputs:
-            raise UnknownName("input", name, workflow.inputs, where=workflow.path)
-        if source_of_value == "--output" and (name := name.split(".")[1]) not in workflow.jobs:
-            raise UnknownName("job", name, workflow.jobs, where=workflow.path)
+    found = _read(path, rev, workflow)
+    for name, option in given.sources.items():  # a mistyped one would give nothing
+        if option == "--input" and (name := name.removeprefix("inputs.")) not in found.inputs:
+            raise UnknownName("input", name, found.inputs, where=found.path)
+        if option == "--output" and (name := name.split(".")[1]) not in found.jobs:
+            raise UnknownName("job", name, found.jobs, where=found.path)
+    return CheckoutSource(path, how, found, sample, rev, given)
 
 
 def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = None) -> EventContext:
@@ -153,7 +147,7 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
     if secrets is not None:
         return event
     values = {name: os.environ[name] for name in source.workflow.secrets if name in os.environ}
-    known_secrets.add(value for value in values.values() if value)
+    safe_output.add_secrets(value for value in values.values() if value)
     return replace(
         event,
         secrets=tuple(name for name, value in values.items() if value),
@@ -229,7 +223,10 @@ def find_checkout(repo: str | None) -> tuple[Path, str]:
     if named := os.environ.get(REPO_ENV):
         return _directory(named, REPO_ENV), REPO_ENV
     here = Path.cwd()
-    if directory := current_checkout() or _checkout_with_workflows(here):
+    # Else the checkout of another project that this lies in: its rows are meant, although no suite knows its workflow.
+    ours = resources.path(SAMPLE).parent.parent
+    others = (each for each in (here, *here.parents) if each != ours and workflow_files(each, None))
+    if directory := current_checkout() or next(others, None):
         return directory, "the current directory"
     for name in (suite.directory for suite in registry.suites() if suite.directory):
         if _has_workflow(here.parent / name):
@@ -241,12 +238,6 @@ def current_checkout() -> Path | None:
     """The checkout that the current directory is, or lies in."""
     here = Path.cwd()
     return next((directory for directory in (here, *here.parents) if _has_workflow(directory)), None)
-
-
-def _checkout_with_workflows(here: Path) -> Path | None:
-    """The checkout of another project that `here` lies in: its rows are meant, although no suite knows its workflow."""
-    ours = resources.path(SAMPLE).parent.parent
-    return next((each for each in (here, *here.parents) if each != ours and workflow_files(each, None)), None)
 
 
 def _directory(name: str, what: str) -> Path:

@@ -212,7 +212,9 @@ def _cleaned_here(info: RunSummary, is_used: bool, days: float | None, everythin
             return "its venv is removed", [*end_and_clean(run.path), *remove_setup(run.path)]
     elif info.kept and not everything:
         return "stays, it was kept for `shell`; --all removes what was kept", ()
-    elif info.state != "planned" and _has_left(run):
+    elif info.state != "planned" and (
+        os.path.lexists(run.workspace) or not (status := read_status(run)).has_ended or status.left
+    ):
         with suppress(OSError, UnreadableRun):
             load_record(run)  # so that a run whose runner was killed has its record
         return "what it left is removed", end_and_clean(run.path)
@@ -233,8 +235,3 @@ def _clean_killed_commands() -> Iterator[CleanedRun]:
 def _is_active(batch_dir: str | Path) -> bool:
     state = read_state_if_readable(batch_dir)
     return state is not None and state.is_active
-
-
-def _has_left(run: RunDir) -> bool:
-    status = read_status(run)
-    return os.path.lexists(run.workspace) or not status.has_ended or bool(status.left)

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Literal
 
-from ci_tasks import known_secrets
+from ci_tasks import safe_output
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import encode, from_json, masked_record
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -222,7 +222,7 @@ class EventStream:
     def write(self, event: Event) -> None:
         """Write a line, masked; do nothing once that has failed, and leave no part of the line in a file. A `durable`
         event is on disk then."""
-        rest = json.dumps(encode(masked_record(event, known_secrets.values()))).encode("ascii") + b"\n"
+        rest = json.dumps(encode(masked_record(event, safe_output.secret_values()))).encode("ascii") + b"\n"
         with self._lock:
             size = os.fstat(self._fd).st_size
             try:
@@ -280,15 +280,8 @@ class BatchJournal:
     def attempts(self, row: str) -> list[tuple[str, RunDir]]:
         """On which hosts the row was, with its run directories. What never left this machine was started again under
         the same number."""
-        hosts = {_number(event): event.host for event in self.placed if event.row == row}
+        hosts = {int(os.path.basename(event.directory)): event.host for event in self.placed if event.row == row}
         return [(host, self.batch.run_dir(number)) for number, host in hosts.items()]
-
-    def has_end(self, row: str) -> bool:
-        return any(os.path.exists(run.record) for _, run in self.attempts(row)[-1:])
-
-
-def _number(placed: RowChanged) -> int:
-    return int(os.path.basename(placed.directory))
 
 
 def resumable(label: str, checkout: str) -> BatchJournal:
@@ -298,7 +291,8 @@ def resumable(label: str, checkout: str) -> BatchJournal:
         journal = read_journal(Batch(name, store.home() / "runs" / name))
         if journal is None or (journal.asked.label, journal.asked.checkout) != (label, checkout):
             continue
-        if not all(map(journal.has_end, journal.asked.rows)):
+        latest = [journal.attempts(row)[-1:] for row in journal.asked.rows]
+        if not all(any(os.path.exists(run.record) for _, run in attempts) for attempts in latest):
             state = read_state_if_readable(journal.batch.path)
             if state is not None and state.is_active and state.owner != processes.identity():
                 raise UsageError(

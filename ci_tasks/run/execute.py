@@ -19,16 +19,15 @@ from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_st
 from ci_tasks.errors import CiTasksError, UsageError, some
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.runs import RunState
-from ci_tasks.planning.placement import HostLoad, WaitingRow, expected_seconds, place
+from ci_tasks.planning.placement import HostLoad, WaitingRow, expected_seconds, other_hosts, place
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Attempt, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results.load import load_record, read_run_record
 from ci_tasks.results.runs import is_over, record_not_started, seconds_since_start, with_attempts, with_status
 from ci_tasks.run.checkout_source import ExecutionOptions
 from ci_tasks.run.events import BatchJournal, EventView, RowChanged, now
-from ci_tasks.run.prepare import PreparedBatch
+from ci_tasks.run.prepare import HostSession, PreparedBatch
 from ci_tasks.run.progress import running_row_progress
-from ci_tasks.run.row_plans import HostSession
 from ci_tasks.workflow.model import Row
 
 _POLL_SECONDS = 0.05  # seconds between two looks at the rows, if no event comes from them
@@ -82,13 +81,6 @@ class StartedAttempt:
     def state(self) -> RunState:
         return self.session.executor.poll(self.prepared)
 
-    def never_ran(self, state: RunState) -> bool:
-        """Whether it was on its way to the host when an earlier command was left, and never got there."""
-        if not (self.is_resumed and state.aborted):
-            return False
-        remote = read_remote(self.prepared.run)
-        return remote is not None and remote.complete and not read_status_if_readable(self.prepared.run).exists
-
 
 @dataclass
 class RowExecution:
@@ -103,7 +95,7 @@ class RowExecution:
     usual_seconds: float | None = None
     attempt: StartedAttempt | None = None
     record: RunRecord | None = None
-    log: str = ""
+    run: RunDir | None = None
     wait_reason: str = ""
     is_stopped: bool = False
     last_end: tuple[RunRecord, RunDir] | None = None
@@ -129,14 +121,14 @@ class RowExecution:
 
     def finish(self, record: RunRecord, run: RunDir) -> None:
         """Its record, with what came before."""
-        self.record, self.log = with_attempts(run, record, self.earlier, stopped=self.is_stopped), run.log
+        self.record, self.run = with_attempts(run, record, self.earlier, stopped=self.is_stopped), run
 
     def progress(self) -> RowProgress:
         """How it stands, for a person."""
         known = RowProgress(self.row.row, WAITING, gpus=self.row.needed_gpus, attempt=len(self.earlier) + 1)
         if record := self.record:
-            seconds, host = record.timings.seconds, record.host or ""
-            return replace(known, state=record.status, seconds=seconds, note=record.reason, host=host, log=self.log)
+            seconds, host, log = record.timings.seconds, record.host or "", self.run.log if self.run else ""
+            return replace(known, state=record.status, seconds=seconds, note=record.reason, host=host, log=log)
         if self.attempt is None:
             return replace(known, note=self.wait_reason)
         seconds, host = time.monotonic() - self.attempt.since, self.attempt.session.name
@@ -322,21 +314,25 @@ class LabelExecution:
 
     def judge_and_record(self, execution: RowExecution, attempt: StartedAttempt, state: RunState) -> None:
         """Judge one row that has ended. It takes a while, and then what runs is looked at again."""
-        prepared, session, row = attempt.prepared, attempt.session, execution.row
-        if not self._stopping and attempt.never_ran(state):  # it waits for the next one
-            execution.attempt = None
-            shutil.rmtree(prepared.run.path, ignore_errors=True)
-            self._sent.add(prepared.run.path)
-            return
+        run, session, row = attempt.prepared.run, attempt.session, execution.row
+        if attempt.is_resumed and state.aborted and not self._stopping:
+            remote = read_remote(run)
+            if remote is not None and remote.complete and not read_status_if_readable(run).exists:
+                # It was on its way to the host when an earlier command was left, and never got there: it waits again.
+                execution.attempt = None
+                shutil.rmtree(run.path, ignore_errors=True)
+                self._sent.add(run.path)
+                return
         if state.aborted:
-            record = self._not_started(prepared.run, *state.aborted)
+            record = self._not_started(run, *state.aborted)
         else:
-            record = self._judged(prepared.run)
-            session.executor.release(prepared)
+            record = self._judged(run)
+            session.executor.release(attempt.prepared)
         # Whatever the job has made of plan.json on this machine: else it would go to the same host for ever.
         attempts = tuple(replace(attempt, host=session.name) for attempt in record.attempts)
-        record = replace(record, label=row.label, row=row.row, host=session.name, attempts=attempts)
-        self._record_attempt(execution, session, record, prepared.run)
+        id = attempt.prepared.plan.id
+        record = replace(record, id=id, label=row.label, row=row.row, host=session.name, attempts=attempts)
+        self._record_attempt(execution, session, record, run)
 
     def _judged(self, run: RunDir) -> RunRecord:
         """The record; if the row's own install steps failed, with the override that would help."""
@@ -379,7 +375,8 @@ class LabelExecution:
         self.view.print_message(f"cancelling the other rows, since {why}")
         for other in self.executions:
             other.is_stopped = other.record is None
-        self._finish_waiting(f"not started, since {why}")
+        for waiting in self._waiting:
+            self._finish_unstarted(waiting, CANCELLED, f"not started, since {why}")
         self.end_running(kill=False)
 
     def _drop_host(self, session: HostSession, record: RunRecord) -> None:
@@ -392,8 +389,8 @@ class LabelExecution:
             "rows go to another host if one can run them"
         )
         for execution in self.executions:
-            if execution.record is not None and execution.record.host == session.name:
-                self._try_again(execution, execution.record, RunDir(os.path.dirname(execution.log)))
+            if execution.record is not None and execution.run and execution.record.host == session.name:
+                self._try_again(execution, execution.record, execution.run)
 
     def _try_again(self, execution: RowExecution, record: RunRecord, run: RunDir) -> bool:
         """Whether another attempt follows; then the row waits for it. After a failure only with --retry-failed, or if
@@ -422,22 +419,18 @@ class LabelExecution:
             execution.earlier.pop()
             execution.finish(*execution.last_end)
             return
-        planned = self.ready.planned_rows.get(execution.position)
-        if planned is not None and planned.missing:
-            others = some(planned.alternative_hosts, 3)
-            advice = f"could run on: {others}" if others else "no other host of hosts.yaml could run it"
-            reason = f"{planned.plan.host} lacks {'; '.join(planned.missing)}; {advice}"
+        row, session, planner = execution.row, self.sessions[0], self.ready.planner
+        whys = ["; ".join(each.missing_for(row)) or "an earlier attempt ended there" for each in self.sessions]
+        if len(whys) > 1:
+            of_hosts = (f"{each.name}: {why}" for each, why in zip(self.sessions, whys, strict=True))
+            reason = f"no host can run it: {'; '.join(of_hosts)}"
+        elif session.unusable_reason or planner is None:
+            reason = whys[0]
         else:
-            tried = "an earlier attempt ended there"
-            lacking = {each.name: "; ".join(each.missing_for(execution.row)) or tried for each in self.sessions}
-            reason = next(iter(lacking.values()))
-            if len(lacking) > 1:
-                reason = f"no host can run it: {'; '.join(f'{host}: {why}' for host, why in lacking.items())}"
+            others = some(other_hosts(row, planner.config.hosts, session.name, planner.simulates), 3)
+            advice = f"could run on: {others}" if others else "no other host of hosts.yaml could run it"
+            reason = f"{session.name} lacks {whys[0]}; {advice}"
         self._finish_unstarted(execution, BLOCKED, reason)
-
-    def _finish_waiting(self, reason: str) -> None:
-        for execution in self._waiting:
-            self._finish_unstarted(execution, CANCELLED, reason)
 
     def _finish_unstarted(self, execution: RowExecution, status: str, reason: str) -> None:
         """The record of a row that never began."""
@@ -464,7 +457,8 @@ class LabelExecution:
             self.ready.threads.abandon_setup()
         for execution in self.executions:
             execution.is_stopped = False
-        self._finish_waiting("cancelled before it began")
+            if execution.is_waiting:
+                self._finish_unstarted(execution, CANCELLED, "cancelled before it began")
         running = sum(execution.running is not None for execution in self.executions)
         if count == 1 and running:
             self.view.print_message(f"cancelling the running rows ({running}); ^C again kills them")

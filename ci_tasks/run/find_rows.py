@@ -21,7 +21,6 @@ from ci_tasks.errors import CiTasksError, WorkflowError, counted
 from ci_tasks.given_values import GivenValues
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, workflow_files
 from ci_tasks.workflow import expressions, rows, secrets
-from ci_tasks.workflow.changed_tests import changed_jobs
 from ci_tasks.workflow.context import EventContext, UnknownValueError
 from ci_tasks.workflow.model import Job, Row
 from ci_tasks.workflow.rows import LabelStart, job_of, label_starts
@@ -197,7 +196,7 @@ def _run_job(
     run = RunDir(str(workspace.parent / f"run-{len(event.outputs)}"))
     here = replace(event, workspace=str(workspace), sha=checkout.commit)
     row = replace(rows.rows(source.workflow, job, here, source.suite.describe)[0], gpus=0)  # it only finds rows
-    place = RunLocation("detect", run.path, str(workspace), checkout, OWN, str(workspace.parent), "")
+    place = RunLocation("detect", run.path, checkout, OWN, str(workspace.parent), "")
     spec = HostSpec(name="local", runtime="none", timeout_minutes=5)
     plan = make_plan(source.workflow, job, row, spec, here, source.suite_overrides, place).plan
     create(run, plan, archive.for_this_machine())
@@ -235,6 +234,7 @@ def _written(path: str) -> dict[str, str]:
 def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: Path) -> JobRows:
     """The rows by CI's rule for changed tests, applied here."""
     from ci_tasks.agent.records import Deviation
+    from ci_tasks.workflow.changed_tests import changed_jobs
 
     changed = source.suite.changed
     assert changed is not None  # the label is its own
@@ -277,14 +277,10 @@ def started_labels(
 
 def _changed_files(path: Path, rev: str | None, base: str) -> list[str]:
     """What a pull request would show as changed: since the merge base, and what is not committed yet."""
-    from tempfile import TemporaryDirectory  # what lists rows needs neither
-
-    from ci_tasks.checkout.snapshot import take_snapshot
-
     git = open_repository(path).git
     names = git.null_separated("diff", "-z", "--name-only", "--no-renames", f"{base}...{rev or 'HEAD'}")
     if rev is None:
-        from tempfile import TemporaryDirectory
+        from tempfile import TemporaryDirectory  # what lists rows needs neither
 
         from ci_tasks.checkout.snapshot import take_snapshot
 

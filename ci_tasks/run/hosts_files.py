@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_tasks import known_secrets, resources
+from ci_tasks import resources, safe_output
 from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import BUILT_IN_LAYER, Config, ConfigLayer, how_to_add, includes, read_layers
@@ -67,7 +67,7 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
             layers += [_included(name, file, notices, checkouts) for name in includes(layer)]
         layers.append(layer)
     config = read_layers(layers)
-    known_secrets.add(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
+    safe_output.add_secrets(os.environ.get(name, "") for host in config.hosts.values() for name in host.secrets)
     for notice in (*notices, *config.notices) if not quiet else ():
         print(f"ci-tasks: {printable(notice)}", file=sys.stderr, flush=True)
     return config
@@ -77,7 +77,7 @@ def _included(name: str, file: Path, notices: list[str], checkouts: Sequence[str
     """What `file` includes, which includes nothing itself. Raises ConfigError."""
     path = file.resolve().parent / Path(name).expanduser()
     is_address = re.match(_ADDRESS, name) is not None
-    label = known_secrets.masked_with_forms(name) if is_address else resources.shown(path)
+    label = safe_output.masked_with_forms(name) if is_address else resources.shown(path)
     if re.match(_LOGIN, name):  # git would pass it on as an argument, which everybody on this machine can read
         raise ConfigError("include must not contain a login", file=label, hint="git's credential helper may have it")
     if not is_address and _in_checkout(path, checkouts or (None,)):
@@ -110,7 +110,7 @@ def _fetched(address: str, label: str, notices: list[str]) -> str:
             read_layers([BUILT_IN_LAYER, ConfigLayer(_decoded(content, label), label)])  # no broken one replaces it
             replace_file(str(copy), content)
         except (CheckoutError, ConfigError) as error:
-            problem = " ".join(known_secrets.masked_with_forms(error.message).split())
+            problem = " ".join(safe_output.masked_with_forms(error.message).split())
             if age is None and isinstance(error, ConfigError):
                 raise
             if age is None:

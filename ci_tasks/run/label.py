@@ -17,18 +17,17 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Event, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor, PreparedRow, TakeSnapshot, open_executor, take_host_snapshot
+from ci_tasks.planning.checkout_files import defines_tests
 from ci_tasks.planning.planner import failed_step, retry_plan
-from ci_tasks.planning.tested_files import defines_tests
-from ci_tasks.records import EXIT_CODES, RUNNING, VACUOUS, BatchResult, PlanEntry, RunRecord, overall
+from ci_tasks.records import EXIT_CODES, PASSED, RUNNING, VACUOUS, BatchResult, PlanEntry
 from ci_tasks.results import store
 from ci_tasks.results.history import durations
-from ci_tasks.results.load import find_one
+from ci_tasks.results.load import find_one, load_record
 from ci_tasks.results.runs import events_of, is_over
 from ci_tasks.results.store import write_phase
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context
@@ -45,30 +44,10 @@ from ci_tasks.run.events import (
 from ci_tasks.run.execute import RowExecution, run_rows
 from ci_tasks.run.find_rows import find_rows, list_jobs, why_no_rows
 from ci_tasks.run.hosts_files import advice_without_gpu_host
-from ci_tasks.run.prepare import PreparedBatch, prepare
-from ci_tasks.run.progress import open_view, print_results, statuses
-from ci_tasks.run.row_plans import HostSession, RowPlanner
+from ci_tasks.run.prepare import HostSession, PreparedBatch, RowPlanner, prepare
+from ci_tasks.run.progress import batch_result, open_view, print_results
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
-
-
-@dataclass(frozen=True)
-class LabelResult:
-    """One run of a label. `records` is in the order of `logs`, and empty where the rows go on without us."""
-
-    batch: str
-    records: list[RunRecord]
-    logs: list[str]
-
-    @property
-    def exit_code(self) -> int:
-        return EXIT_CODES[overall(statuses(self.records))]
-
-    @property
-    def going_on(self) -> BatchResult:
-        """Of rows that go on without us."""
-        paths = {f"{self.batch}.{os.path.basename(path)}": path for path in map(os.path.dirname, self.logs)}
-        return BatchResult(self.batch, RUNNING, directories=paths)
 
 
 def run(
@@ -77,17 +56,16 @@ def run(
     """Run the rows that `label` means, of one label or of several, and end with one truthful table. Of rows that go on
     without us, it is said how to come back to them."""
     done = [(request, execute_label(source, config, request, options)) for request in requests]
-    results = [(request, result) for request, result in done if result]
-    for request, result in results:
-        if not result.records:
-            print(f"{result.batch}: the rows continue on {request.host}; `ci-tasks attach {result.batch}` follows them")
-    ended = [result for _, result in results if result.records]
-    if not ended:
-        return results[-1][1].going_on if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
-    records = [record for result in ended for record in result.records]
-    logs = [log for result in ended for log in result.logs]
-    name = label if len(requests) > 1 else ended[0].batch
-    return print_results(records, logs, name, advice_without_gpu_host(records, config))
+    results = [result for _, result in done if result]
+    for request, result in done:
+        if result and result.status == RUNNING:
+            print(f"{result.id}: the rows continue on {request.host}; `ci-tasks attach {result.id}` follows them")
+    if not (ended := [result for result in results if result.status != RUNNING]):
+        return results[-1] if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
+    records = [record for result in ended for record in result.runs]
+    directories = {id: path for result in ended for id, path in result.directories.items()}
+    whole = batch_result(label if len(requests) > 1 else ended[0].id, records, directories)
+    return print_results(whole, advice_without_gpu_host(records, config))
 
 
 def execute_label(
@@ -99,7 +77,7 @@ def execute_label(
     open_executor: OpenExecutor = open_executor,
     take_snapshot: TakeSnapshot = take_host_snapshot,
     view: ProgressView | None = None,
-) -> LabelResult | None:
+) -> BatchResult | None:
     """Prepare, place, execute, judge and record a label's rows; `view` shows how they stand. None if there is no row,
     which is printed."""
     if options.detach and len(config.select_hosts(request.host)) > 1:
@@ -131,9 +109,8 @@ def execute_label(
             code = (checkout.commit, checkout.tree, str(batch.path))
             events.write(RunPrepared(now(), *asked, *code, checkout=checkout.path))
             result = _execute(ready, options, events)
-            if result.records:
-                status = overall(statuses(result.records))
-                events.write(RunEnded(now(), result.batch, status, result.exit_code))
+            if result.exit_code is not None:
+                events.write(RunEnded(now(), result.id, result.status, result.exit_code))
     return result
 
 
@@ -142,8 +119,8 @@ def _print_no_rows(source: CheckoutSource, request: RunRequest) -> None:
     print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")
 
 
-def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> LabelResult:
-    """The rows' records and logs; no records of rows that go on detached."""
+def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> BatchResult:
+    """The rows together; no records of rows that go on detached."""
     if not ready.threads and ready.planner:
         _install(ready, ready.planner, view)
     write_phase(ready.batch.path, "running")
@@ -153,10 +130,12 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -
     with ready.threads.running() if ready.threads else nullcontext():
         executions = run_rows(ready, options, view, history)
     records = [execution.record for execution in executions if execution.record is not None]
-    if len(records) < len(executions):
-        records = []
-    logs = [execution.log if records else _left(execution, view) for execution in executions]
-    return LabelResult(ready.batch.id, records, logs)
+    if len(records) == len(executions):
+        runs = zip(records, executions, strict=True)
+        return batch_result(ready.batch.id, records, {record.id: each.run.path for record, each in runs if each.run})
+    left = [_left(execution, view) for execution in executions]
+    going_on = {f"{ready.batch.id}.{os.path.basename(path)}": path for path in left}
+    return BatchResult(ready.batch.id, RUNNING, directories=going_on)
 
 
 def _install(ready: PreparedBatch, planner: RowPlanner, view: EventView) -> None:
@@ -175,12 +154,13 @@ def _install(ready: PreparedBatch, planner: RowPlanner, view: EventView) -> None
 
 
 def _left(execution: RowExecution, view: EventView) -> str:
-    """Say whether a row that is left to itself runs, or what it waits for. Returns its log's path."""
-    run = execution.attempt.prepared.run if execution.attempt else RunDir(os.path.dirname(execution.log))
+    """Say whether a row that is left to itself runs, or what it waits for. Returns its run directory."""
+    run = execution.attempt.prepared.run if execution.attempt else execution.run
+    assert run is not None, "rows are left once each was given to a host"
     status = read_status_if_readable(run)
     waits = f"waits: {'; '.join(status.waiting)}" if status.waiting else ""
     view.print_message(f"{execution.row.row} {waits or ('runs' if status.phase == 'running' else status.phase)}")
-    return run.log
+    return run.path
 
 
 def changed_runs(source: CheckoutSource, request: RunRequest) -> list[RunRequest]:
@@ -190,7 +170,7 @@ def changed_runs(source: CheckoutSource, request: RunRequest) -> list[RunRequest
     tests = {row.test for row in found.rows}
     here = [row for row in list_jobs(source) if row.test in tests and row.gpus == 0 and row.image is None]
     there = [row for row in found.rows if row.test not in {row.test for row in here}]
-    chosen = select([*here, *there], request.only, request.label)
+    chosen = select([*here, *there], request.only, request.label) if found.rows else []
     if not chosen:
         _print_no_rows(source, request)
     runs = []
@@ -217,7 +197,7 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_o
     session = ready.sessions[0]
     if makes_on_host or session.spec.kind == "local":
         session.executor.prepare_manual_run(rows)
-    return [PlanEntry(**vars(row.plan), run_dir=row.run.path, lacks=tuple(row.missing)) for row in rows]
+    return [PlanEntry(**vars(row.plan), run_dir=row.run.path, lacks=session.missing_for(row.row)) for row in rows]
 
 
 # -- `retry` -----------------------------------------------------------------------------------------------------------
@@ -251,7 +231,8 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
         finally:
             ready.interrupts.restore()
         status = read_status_if_readable(row.run)
-        result = print_results([execution.record] if execution.record else [], [row.run.log], batch.id)
+        records = [execution.record] if execution.record else []
+        result = print_results(batch_result(batch.id, records, {row.plan.id: row.run.path}))
         if status.kept is None and status.exists and not keep:
             for line in executor.release_retried(row):
                 print(f"left: {line}")
@@ -286,18 +267,25 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
     kept = [(id, run) for id, run in store.find(name) if read_status_if_readable(run).kept is not None]
     id, run = kept[0] if len(kept) == 1 else find_one(name)
     remote, status, plan = read_remote(run), read_status_if_readable(run), read_plan(run)
-    row = f"ci-tasks remote --host {plan.host} {shlex.quote(plan.label)} --only {shlex.quote(plan.row)} --keep"
+    checkout, words = plan.checkout, ["--host", plan.host, plan.label, "--only", plan.row, "--keep"]
+    row = shlex.join(["ci-tasks", "remote", *(() if checkout.sample else ("--repo", checkout.path)), *words])
     why, hint = "", f"run the whole row again: `{row}`"
+    if not checkout.sample and not os.path.isdir(checkout.path):
+        hint = "run the row in another checkout, with --keep"
     if remote is not None and remote.adopted:
         why, hint = "was started from another machine", "retry it there: its script is not here"
     elif remote is not None and remote.kind == "slurm":
         why = "ran on Slurm, and its allocation is gone, so no workspace is left to go on in"
     elif status.exists and not is_over(run):
         why, hint = "has not ended", f"`ci-tasks attach {id}` waits for it, `ci-tasks cancel {id}` ends it"
+    elif status.kept is None and load_record(run).status == PASSED:
+        why = "passed: it has no failed step to run again"
     elif status.kept is None:
         why = "was not kept: only a failed run of --keep is"
-    elif plan.checkout.overlays:
+    elif checkout.overlays:
         why = "ran with overlays, which `retry` cannot change"
+    elif not os.path.isdir(checkout.path):
+        why = f"is of {checkout.path}, which is gone"
     if why:
         raise UsageError(f"{id} {why}", hint=hint)
     return id, run

@@ -85,7 +85,8 @@ def parse_query(words: Words) -> RunQuery:
     since, until = (parse_time(flag, words.get(flag, ""), now) for flag in ("since", "until"))
     if since is not None and until is not None and since >= until:
         raise UsageError(f"--since {words['since']} is not before --until {words['until']}", hint=f"either is {_FORMS}")
-    rows, hosts, statuses = (_split_names(words.get(name, "")) for name in ("row", "host", "status"))
+    given = (words.get(name, "").split(",") for name in ("row", "host", "status"))
+    rows, hosts, statuses = (tuple(name.strip() for name in names if name.strip()) for names in given)
     _check_names("status", statuses, STATUSES)
     if hosts:
         from ci_tasks.run.hosts_files import open_config
@@ -119,7 +120,3 @@ def _check_names(kind: str, names: Sequence[str], valid: Sequence[str]) -> None:
     for name in names:
         if name not in valid:
             raise UnknownName(kind, name, list(dict.fromkeys(valid)))
-
-
-def _split_names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.files import NotAFile, open_file
@@ -205,21 +205,20 @@ def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, ho
     return RowProgress(row, state, seconds, message, host, gpu_ids=status.gpu_ids or (), log=run.log)
 
 
-def print_results(
-    records: list[RunRecord], logs: Sequence[str], name: str, also: Sequence[str] = (), *, all_deviations: bool = False
-) -> BatchResult:
+def print_results(result: BatchResult, also: Sequence[str] = (), *, all_deviations: bool = False) -> BatchResult:
     """Print the table that ends a run, then what is `also` to be said. What differs from CI as in the label's last run
     is only counted, unless `all_deviations` are to be shown."""
+    records, width = result.runs, terminal_width()
+    runs = [RunDir(result.directories[record.id]) if record.id in result.directories else None for record in records]
     batches = list(dict.fromkeys(store.batch_of(record.id) for record in records))
     known = set() if all_deviations else _known_deviations(batches)
-    command = f"ci-tasks report {','.join(batches)} --deviations"
-    width = terminal_width()
+    deviations = results.deviations(records, width, known, f"ci-tasks report {','.join(batches)} --deviations")
     times = results.wall_time(records)
-    deviations = results.deviations(records, width, known, command)
-    lines = ["", *results.table(records, logs, width), "", *deviations, "", *times, *([""] if times else [])]
-    print("\n".join([*lines, *kept_lines(records, logs), *also]))
-    print(f"{name}: {results.summary(records)}", flush=True)
-    return batch_result(name, records, logs)
+    table = results.table(records, [run.log if run else "" for run in runs], width)
+    lines = ["", *table, "", *deviations, "", *times, *([""] if times else [])]
+    print("\n".join([*lines, *kept_lines(result), *also]))
+    print(f"{result.id}: {results.summary(records)}", flush=True)
+    return result
 
 
 def _known_deviations(batches: Sequence[str]) -> set[Deviation]:
@@ -231,22 +230,21 @@ def _known_deviations(batches: Sequence[str]) -> set[Deviation]:
     return {deviation for record in rows if record.started_at for deviation in record.deviations}
 
 
-def kept_lines(records: Sequence[RunRecord], logs: Sequence[str]) -> list[str]:
+def kept_lines(result: BatchResult) -> list[str]:
     """What a person may do with the rows that `--keep` kept."""
-    runs = [(record.id, RunDir(os.path.dirname(log))) for record, log in zip(records, logs, strict=True) if log]
-    kept = [(id, run) for id, run in runs if read_status_if_readable(run).kept is not None]
+    runs = {id: RunDir(path) for id, path in result.directories.items()}
+    kept = [id for id, run in runs.items() if read_status_if_readable(run).kept is not None]
     if not kept:
         return []
-    id, remote = kept[0][0], read_remote(kept[0][1])
-    lines = [f"kept: {counted(len(kept), 'row')}; `ci-tasks shell {id}` opens bash there"]
+    lines = [f"kept: {counted(len(kept), 'row')}; `ci-tasks shell {kept[0]}` opens bash there"]
+    remote = read_remote(runs[kept[0]])
     if remote is None or remote.kind != "slurm":
-        lines.append(f"after an edit, `ci-tasks retry {id}` runs the failed step again")
+        lines.append(f"after an edit, `ci-tasks retry {kept[0]}` runs the failed step again")
     return lines
 
 
-def batch_result(name: str, records: Sequence[RunRecord], logs: Sequence[str]) -> BatchResult:
-    """The rows together; `logs` are in the order of `records`."""
-    directories = {record.id: os.path.dirname(log) for record, log in zip(records, logs, strict=True) if log}
+def batch_result(name: str, records: Sequence[RunRecord], directories: Mapping[str, str]) -> BatchResult:
+    """The rows together; `directories` are those of runs by id."""
     if any(record.status in (RUNNING, PLANNED) for record in records):
         return BatchResult(name, RUNNING, None, tuple(records), directories)
     status = overall(statuses(records))

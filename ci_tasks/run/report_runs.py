@@ -42,14 +42,15 @@ def report(
     found = {id: run for name in names for id, run in store.find(name)}  # each once, in the order of the names
     runs = [(id, run, load_record(run)) for id, run in found.items()]
     title = runs[0][0] if len(runs) == 1 else some(list(dict.fromkeys(map(store.batch_of, found))), 3)
-    records, logs = [record for _, _, record in runs], [run.log for run in found.values()]
+    records = [record for _, _, record in runs]
+    result = batch_result(title, records, {record.id: run.path for _, run, record in runs})
     if html is not None:
         made = f"Made by ci-tasks {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}."
         rows = [record.row for record in records]
         shown = [_run(*run, alone=rows.count(run[2].row) == 1) for run in runs]
         write_file(html, page(title, shown, made, _next_steps(runs), _places(runs)))
     if junit is not None:
-        write_file(junit, [render_junit(title, records, logs)])
+        write_file(junit, [render_junit(title, records, [run.log for run in found.values()])])
     if markdown:
         print(render_markdown(title, records, _places(runs)), end="")
     if brief:
@@ -62,10 +63,10 @@ def report(
     if not (html or junit or has_output):
         codes = dict.fromkeys(record.checkout.title for record in records if record.checkout)
         print(f"{title}: {'; '.join([verdict(records), *codes])}")
-        print_results(records, logs, title, all_deviations=deviations)
+        print_results(result, all_deviations=deviations)
         for told in hooks("run_report"):
             print("".join(f"{line}\n" for run in found.values() for line in told(run.path)), end="")
-    return batch_result(title, records, logs)
+    return result
 
 
 def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:

@@ -65,8 +65,8 @@ def repeat(
                 return BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])  # the run has said why
             _print(trial, runner, rule, request.label)
     status = CANCELLED if trial.is_interrupted else overall([_status(trial.of_row(row), runs) for row in trial.rows])
-    records = [runner.record(one) for one in trial.outcomes]
-    result = batch_result(request.label, records, [one.log for one in trial.outcomes])
+    directories = {one.run: one.log.removesuffix("/log") for one in trial.outcomes if one.log}
+    result = batch_result(request.label, [runner.record(one) for one in trial.outcomes], directories)
     return replace(result, status=status, exit_code=EXIT_CODES[status])
 
 

@@ -15,7 +15,6 @@ from ci_tasks.checkout.repository import CheckoutGit, fetch_commit, find_commit
 from ci_tasks.config import Config
 from ci_tasks.errors import CheckoutError, UsageError, one_line, truncated
 from ci_tasks.given_values import GivenValues
-from ci_tasks.known_secrets import masked_with_forms
 from ci_tasks.logs.job_facts import RecoveredJob
 from ci_tasks.logs.job_log import AnalysedLog
 from ci_tasks.logs.job_parser import FAILED_STEPS_ONLY
@@ -29,7 +28,7 @@ from ci_tasks.resources import make_home
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context, open_source
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.label import execute_label
-from ci_tasks.safe_output import terminal_width
+from ci_tasks.safe_output import masked_with_forms, terminal_width
 from ci_tasks.trials import rules, same_failure
 from ci_tasks.trials.rules import Match, Outcome, TrialVerdict
 from ci_tasks.trials.same_failure import Comparison, FailureDifference

@@ -24,19 +24,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ci_tasks import known_secrets
+from ci_tasks import safe_output
 from ci_tasks.agent.codec import RecordError, encode, from_json, masked_record, to_json
 from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
-from ci_tasks.agent.run_directory import read_record
+from ci_tasks.agent.run_directory import RunDir, read_record
 from ci_tasks.checkout.delivery import materialize
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError, counted
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.hosts.executor import take_host_snapshot
-from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, RunRecord
+from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
 from ci_tasks.report.table import duration
 from ci_tasks.resources import make_home
 from ci_tasks.results import store
@@ -45,7 +45,7 @@ from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRe
 from ci_tasks.run.events import RowChanged
 from ci_tasks.run.find_rows import find_rows
 from ci_tasks.run.interrupts import noticed
-from ci_tasks.run.label import LabelResult, execute_label
+from ci_tasks.run.label import execute_label
 from ci_tasks.run.progress import PlainView
 from ci_tasks.trials import report
 from ci_tasks.trials.rules import MISSING, Outcome, TrialRule, TrialVerdict
@@ -56,7 +56,7 @@ from ci_tasks.workflow.rows import select
 _BLOCKED_IN_A_ROW = 3  # runs, after which the host has to run what is known to run
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")  # from run to run, in a reason without a signature
 
-Execute = Callable[..., LabelResult | None]  # as run.label.execute_label
+Execute = Callable[..., BatchResult | None]  # as run.label.execute_label
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Trial:
         name: Callable[[str], str] = str,
     ) -> None:
         asked = {"question": question, "settings": settings, "rows": rows, "more": more or {}}
-        self._asked = known_secrets.masked(json.dumps(asked, sort_keys=True)).encode()
+        self._asked = safe_output.masked(json.dumps(asked, sort_keys=True)).encode()
         self.question, self.settings, self._asked_rows = question, settings, rows
         self.perform, self.resume, self.name = perform, resume, name
         self.outcomes: list[Outcome] = []
@@ -192,7 +192,7 @@ class Trial:
     def _add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         if outcome.status != CANCELLED:  # it is made again
-            masked = masked_record(outcome, known_secrets.values())
+            masked = masked_record(outcome, safe_output.secret_values())
             self._write(json.dumps(encode(masked, versioned=False)).encode())
         self._say(len(self.outcomes), outcome)
 
@@ -301,8 +301,9 @@ class Runner:
             return [Outcome(run.setting, row, status, reason=problem.message, host=host) for row in run.rows]
         if done is None:  # nothing to run
             return []
-        self.records |= {record.id: record for record in done.records}
-        return [outcome_of(run.setting, *pair) for pair in zip(done.records, done.logs, strict=True)]
+        self.records |= {record.id: record for record in done.runs}
+        logs = {id: RunDir(path).log for id, path in done.directories.items()}
+        return [outcome_of(run.setting, record, logs.get(record.id, "")) for record in done.runs]
 
     def record(self, outcome: Outcome) -> RunRecord:
         """The record of a run, perhaps of an earlier command."""

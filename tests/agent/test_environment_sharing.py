@@ -17,8 +17,7 @@ from ci_tasks.agent.__main__ import create
 from ci_tasks.agent.environments import EnvironmentStore, create_venv, site_packages
 from ci_tasks.agent.records import InstallStep, InstallSteps, Plan
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.planning.script import Script, Venv, render
-from ci_tasks.planning.steps import PlannedStep
+from ci_tasks.planning.script import PlannedStep, Script, Venv, render
 from tests.agent.test_environments import Done
 from tests.parts.wheels import unpack_wheel, write_wheel
 
@@ -60,7 +59,7 @@ class Machine:
         self.count += 1
         run = RunDir(str(directory or self.path / f"run {self.count}"))
         install = InstallSteps(str(self.store.directory), (InstallStep(text, BASH),))
-        venv = Venv(sys.executable, f"{run.path}/venv", shares_packages=True, installing=1)
+        venv = Venv(sys.executable, f"{run.path}/venv", installing=1)
         steps = (PlannedStep("Install", text, BASH, ""),)
         script = render(Script("Install", "c", str(checkout), {}, steps, venv=venv, is_setup=True))
         create(run, Plan(script=script, install=install), archive.build())

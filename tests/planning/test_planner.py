@@ -24,10 +24,8 @@ from tests.parts.entries import describe
 CASES = cases("planning/data/planner.yaml")
 
 CHECKOUT = Checkout("/src/slime", "c0ffee0123456789", "7ree", ("a.py", "b.py"), head="c0ffee0123456789")
-PLACE = RunLocation(
-    "id-1", "/runs/id 1", "/runs/id 1/workspace", CHECKOUT, ("/usr/bin/python3.10", "3.10.4"), "/envs", "/locks"
-)
-EVENT = EventContext(sha=CHECKOUT.commit, repository="THUDM/slime", workspace=PLACE.workspace)
+PLACE = RunLocation("id-1", "/runs/id 1", CHECKOUT, ("/usr/bin/python3.10", "3.10.4"), "/envs", "/locks")
+EVENT = EventContext(sha=CHECKOUT.commit, repository="THUDM/slime", workspace="/runs/id 1/workspace")
 BARE = HostSpec("bare", runtime="none")
 DOCKER = HostSpec("box")
 SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
@@ -328,7 +326,7 @@ def test_rows_whose_install_steps_see_another_variable_get_another_environment()
 def test_other_rows_have_an_environment_of_their_own(body: str) -> None:
     drafted = draft(workflow(body))
     assert drafted.setup is None and drafted.plan.setup is None
-    assert drafted.plan.workspace == PLACE.workspace
+    assert drafted.plan.workspace == EVENT.workspace
 
 
 # The rest of a plan

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent import archive
-from ci_tasks.planning.script import Script, Venv, render
-from ci_tasks.planning.steps import PlannedStep
+from ci_tasks.planning.script import PlannedStep, Script, Venv, render
 from ci_tasks.workflow import secrets
 from tests import fixtures as support
 from tests.parts.cases import cases

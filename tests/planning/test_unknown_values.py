@@ -19,7 +19,7 @@ from tests.parts.cases import cases
 
 CASES = cases("planning/data/unknown-values.yaml")
 
-PLACE = RunLocation("id-1", "/run", "/run/workspace", Checkout("/src", "c0ffee", "7ree", ()), ("/py", "3.10"), "/e", "")
+PLACE = RunLocation("id-1", "/run", Checkout("/src", "c0ffee", "7ree", ()), ("/py", "3.10"), "/e", "")
 HEAD = "on: pull_request\njobs:\n"
 
 
@@ -28,7 +28,7 @@ def plan(body: str, event: EventContext = EventContext(), head: str = HEAD) -> P
     parsed = read(f"{head}  j:\n    runs-on: cpu\n" + "".join(f"    {line}\n" for line in body.splitlines()), "ci.yml")
     job = parsed.jobs["j"]
     (row,) = rows.rows(parsed, job, event, describe)
-    event = replace(event, workspace=PLACE.workspace)
+    event = replace(event, workspace="/run/workspace")
     return make_plan(parsed, job, row, HostSpec("box"), event, (), PLACE).plan
 
 

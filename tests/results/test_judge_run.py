@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks import known_secrets
+from ci_tasks import safe_output
 from ci_tasks.agent import processes
 from ci_tasks.agent.artifacts import ARCHIVE
 from ci_tasks.agent.gpus.samples import rows_of
@@ -173,7 +173,7 @@ def test_a_pipe_that_a_job_leaves_blocks_no_judging(run: RunDir, name: str, secr
     path = Path(run.path, name)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    known_secrets.add(secrets)
+    safe_output.add_secrets(secrets)
     assert judging.judge_run(run).exit_code == 0
 
 

@@ -4,7 +4,7 @@ runs.
     world = World(tmp_path, {"a": 8, "b": 4}, {"one": 4, "two": 8})    # hosts and rows, with their GPUs
     world.acts["one", "a"] = Act("blocked")                            # else a row passes as soon as it is looked at
     done = world.perform()                                             # the real story of a label, from its beginning
-    done.records, world.view.messages, world.hosts["a"].began
+    done.runs, world.view.messages, world.hosts["a"].began
 
 `world.when(condition, action, ...)` makes something happen in the middle: each action comes, in order, at the first
 picture of the rows at which its condition holds. A host outlives the command that speaks to it, so a second `perform`
@@ -27,12 +27,12 @@ from ci_tasks.errors import Blocked
 from ci_tasks.hosts.executor import HostPaths, PreparedRow, Say
 from ci_tasks.hosts.runs import RunState
 from ci_tasks.planning.placement import HostFacts
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, BatchResult
 from ci_tasks.report.live import HostProgress, RowProgress
 from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
 from ci_tasks.run.events import Event, Message, ProgressView
-from ci_tasks.run.label import LabelResult, execute_label
+from ci_tasks.run.label import execute_label
 from ci_tasks.workflow.reader import read as read_workflow
 
 LABEL = "played"
@@ -206,6 +206,7 @@ class Played:
         return HostPaths(f"/there/{Path(run.path).name}", "/there/environments", "/there/store", "/locks")
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
+        Path(run.path).mkdir(parents=True, exist_ok=True)
         write_record(run.plan, plan)
 
     def run_install_steps(
@@ -316,7 +317,7 @@ class World:
         jobs: int | None = None,
         give_up: float = 60,
         **policy: Any,
-    ) -> LabelResult:
+    ) -> BatchResult:
         """Run the label on these hosts, or all of them. Its exceptions are the caller's. Who is not `watched` has the
         view of a person."""
         specs = {

@@ -7,6 +7,7 @@ import platform
 import signal
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -79,6 +80,16 @@ def test_a_command_that_does_not_end_is_not_called_cancelled(tmp_path: Path, mon
         finally:
             process.kill()
     assert attach.cancel(batch.id, read(""), None) == []
+
+
+def test_the_command_of_another_user_is_named_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+    batch = store.new_batch("label")
+    state = BatchState("preparing", 1, processes.start_time(1), processes.boot_id(), platform.node(), 0.0)
+    write_record(str(batch.path / "state.json"), state)
+    monkeypatch.setattr("os.kill", mock.Mock(side_effect=PermissionError))
+    with pytest.raises(Blocked, match="process 1, is another user's"):
+        attach.cancel(batch.id, read(""), None)
 
 
 def test_events_of_attach_name_the_host_and_end_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from ci_tasks.run.clean import _clean_here, _containers_and_images, _stays_there
 from tests.parts.json_files import write_json
 
 ROW, HERE, INSTALL = "01", "02", "environments/abc"
+NOT_FETCHED = "its results were not fetched, or it was only planned: `fetch` it first, or --all"
 
 
 @pytest.mark.parametrize(
@@ -27,13 +28,7 @@ ROW, HERE, INSTALL = "01", "02", "environments/abc"
         (ROW, True, False, "running", "it runs"),
         (ROW, True, False, "ended", "it runs"),  # a row goes on without its command
         (ROW, False, False, "ended", ""),
-        (
-            HERE,
-            False,
-            False,
-            "ended",
-            "its results were not fetched, or it was only planned: `fetch` it first, or --all",
-        ),
+        (HERE, False, False, "ended", NOT_FETCHED),
         (ROW, False, True, "ended", "it was kept for `shell`; --all removes it"),
         (INSTALL, True, False, "running", "it runs"),
         (INSTALL, False, False, "running", "its command is not over"),

@@ -8,20 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks import known_secrets
+from ci_tasks import safe_output
 from ci_tasks.errors import UsageError
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
-from ci_tasks.run.events import (
-    JOURNAL,
-    BatchJournal,
-    Message,
-    RowChanged,
-    RunPrepared,
-    open_journal,
-    read_journal,
-    resumable,
-)
+from ci_tasks.run import events
 from tests.parts.json_files import write_json
 
 CHECKOUT = "/home/anna/slime"
@@ -33,19 +24,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def prepared(batch: Batch, rows: tuple[str, ...] = ("one", "two"), label: str = "ckpt") -> RunPrepared:
-    return RunPrepared("now", batch.id, label, "a,b", rows, "c" * 40, "t" * 40, str(batch.path), checkout=CHECKOUT)
+def prepared(batch: Batch, rows: tuple[str, ...] = ("one", "two"), label: str = "ckpt") -> events.RunPrepared:
+    return events.RunPrepared(
+        "now", batch.id, label, "a,b", rows, "c" * 40, "t" * 40, str(batch.path), checkout=CHECKOUT
+    )
 
 
-def placed(batch: Batch, row: str, number: int, host: str = "a") -> RowChanged:
-    return RowChanged("now", "row_placed", row, host, 1, directory=batch.run_dir(number).path)
+def placed(batch: Batch, row: str, number: int, host: str = "a") -> events.RowChanged:
+    return events.RowChanged("now", "row_placed", row, host, 1, directory=batch.run_dir(number).path)
 
 
 def begun(*attempts: tuple[str, int, str], rows: tuple[str, ...] = ("one", "two"), label: str = "ckpt") -> Batch:
     batch = store.new_batch(label)
-    open_journal(batch).write(prepared(batch, rows, label))
+    events.open_journal(batch).write(prepared(batch, rows, label))
     for attempt in attempts:
-        open_journal(batch).write(placed(batch, *attempt))
+        events.open_journal(batch).write(placed(batch, *attempt))
     return batch
 
 
@@ -56,8 +49,8 @@ def end(batch: Batch, *numbers: int) -> None:
         write_json(run.record, {"status": "passed"})
 
 
-def read(batch: Batch) -> BatchJournal:
-    journal = read_journal(batch)
+def read(batch: Batch) -> events.BatchJournal:
+    journal = events.read_journal(batch)
     assert journal is not None
     return journal
 
@@ -73,7 +66,7 @@ def test_the_journal_says_what_was_asked_for_and_which_runs_exist() -> None:
 
 def test_a_last_line_that_was_cut_short_never_was() -> None:
     batch = begun(("one", 1, "a"))
-    with (batch.path / JOURNAL).open("a") as out:
+    with (batch.path / events.JOURNAL).open("a") as out:
         out.write('{"event": "row_placed", "row": "two", "num')
     assert [attempt.row for attempt in read(batch).placed] == ["one"]
 
@@ -81,16 +74,16 @@ def test_a_last_line_that_was_cut_short_never_was() -> None:
 def test_a_row_name_may_hold_anything_but_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     name = 'a\n"b"\udce4, "event": "run_prepared"'
     assert [host for host, _ in read(begun((name, 1, "a"), rows=(name,))).attempts(name)] == ["a"]
-    known_secrets.add(["correct horse"])
+    safe_output.add_secrets(["correct horse"])
     batch = begun()
-    open_journal(batch).write(Message("now", "the token is correct horse"))
-    assert "correct horse" not in (batch.path / JOURNAL).read_text()
+    events.open_journal(batch).write(events.Message("now", "the token is correct horse"))
+    assert "correct horse" not in (batch.path / events.JOURNAL).read_text()
 
 
 def test_a_full_disk_ends_the_journal_and_not_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     batch = store.new_batch("ckpt")
-    (batch.path / JOURNAL).symlink_to("/dev/full")
-    journal = open_journal(batch)
+    (batch.path / events.JOURNAL).symlink_to("/dev/full")
+    journal = events.open_journal(batch)
     for _ in range(2):
         journal.write(placed(batch, "one", 1))
     assert capsys.readouterr().err.count("--resume will not find all rows") == 1
@@ -99,7 +92,7 @@ def test_a_full_disk_ends_the_journal_and_not_the_run(capsys: pytest.CaptureFixt
 def test_a_line_that_a_full_disk_cuts_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that resumes this one appends to the journal, and reads it again."""
     batch = begun(("one", 1, "a"))
-    journal, write = open_journal(batch), os.write
+    journal, write = events.open_journal(batch), os.write
     room = [20, 0]
 
     def fill(fd: int, content: bytes) -> int:
@@ -111,7 +104,7 @@ def test_a_line_that_a_full_disk_cuts_is_taken_back(monkeypatch: pytest.MonkeyPa
         patch.setattr(os, "write", fill)
         journal.write(placed(batch, "two", 2))
     assert not room
-    open_journal(batch).write(placed(batch, "two", 3))
+    events.open_journal(batch).write(placed(batch, "two", 3))
     assert [attempt.directory[-2:] for attempt in read(batch).placed] == ["01", "03"]
 
 
@@ -120,17 +113,17 @@ def test_the_newest_command_that_was_left_is_found() -> None:
     left = begun(("one", 1, "a"))
     end(left, 1)
     begun(label="image")
-    assert resumable("ckpt", CHECKOUT).batch.id == left.id
+    assert events.resumable("ckpt", CHECKOUT).batch.id == left.id
 
 
 def test_an_attempt_without_an_end_is_unfinished() -> None:
     batch = begun(("one", 1, "a"), ("two", 2, "a"), ("one", 3, "b"))
     end(batch, 1, 2)
-    assert resumable("ckpt", CHECKOUT).batch.id == batch.id
+    assert events.resumable("ckpt", CHECKOUT).batch.id == batch.id
 
 
 @pytest.mark.parametrize(("label", "checkout"), [("image", CHECKOUT), ("ckpt", "/home/anna/other")])
 def test_another_label_or_checkout_is_not_resumed(label: str, checkout: str) -> None:
     begun()
     with pytest.raises(UsageError, match=f"no command of label {label}"):
-        resumable(label, checkout)
+        events.resumable(label, checkout)

@@ -20,20 +20,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci_tasks.agent.records import Checkout, Plan
-from ci_tasks.agent.run_directory import RunDir, write_record
-from ci_tasks.config import HostSpec
+from ci_tasks.agent.run_directory import write_record
+from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.runs import RunState
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, FAILED, LOST, PASSED
 from ci_tasks.results.store import Batch
-from ci_tasks.run import execute, row_plans
+from ci_tasks.run import execute, prepare
 from ci_tasks.run.checkout_source import ExecutionOptions
 from ci_tasks.run.events import EventView
 from ci_tasks.run.execute import RowExecution, run_rows
-from ci_tasks.run.prepare import PreparedBatch
-from ci_tasks.run.row_plans import HostSession
+from ci_tasks.run.prepare import HostSession, PreparedBatch
 from ci_tasks.workflow.model import Row
 from tests.parts.json_files import read_json
 from tests.run import simulated
@@ -163,6 +162,8 @@ class View(simulated.Watcher):
 class Planner:
     """As much of a RowPlanner as running rows needs."""
 
+    config, simulates = Config({}, {}, ()), False
+
     def __init__(self, batch: Batch, story: Story) -> None:
         self.batch, self.story = batch, story
 
@@ -171,9 +172,8 @@ class Planner:
             raise Blocked(f"{session.name} has no Python for {row.row}")
         run = self.batch.run_dir(number)
         os.makedirs(run.path)
-        plan = Plan(
-            self.batch.run_id(number), row.label, row.job, row.row, session.name, test=row.test, gpus=row.gpus or 0
-        )
+        names = (self.batch.run_id(number), row.label, row.job, row.row, session.name)
+        plan = Plan(*names, test=row.test, gpus=row.gpus or 0)
         write_record(run.plan, plan)
         return PreparedRow(row, plan, run, None)
 
@@ -226,7 +226,7 @@ class World:
 
     def run(self) -> list[RowExecution]:
         options = ExecutionOptions(jobs=self.story.jobs, **self.story.policy)
-        modules = (execute, row_plans, simulated)
+        modules = (execute, prepare, simulated)
         with ExitStack() as stack:
             for module in modules:
                 stack.enter_context(mock.patch.object(module, "time", self.clock))
@@ -254,8 +254,8 @@ def test_every_command_ends_and_every_row_has_a_record(directory: str, story: St
 
 def check(execution: RowExecution, world: World) -> None:
     record = execution.record
-    assert record is not None
-    on_disk: Mapping[str, Any] = read_json(RunDir(os.path.dirname(execution.log)).record)
+    assert record is not None and execution.run is not None
+    on_disk: Mapping[str, Any] = read_json(execution.run.record)
     assert (on_disk["status"], len(on_disk["attempts"])) == (record.status, len(record.attempts))
     *earlier, _ = record.attempts
     if not world.story.policy["retry_failed"]:

@@ -22,7 +22,7 @@ from ci_tasks.records import Attempt, RunRecord
 from ci_tasks.run import execute
 from ci_tasks.run.checkout_source import ExecutionOptions
 from ci_tasks.run.execute import LabelExecution, StartedAttempt
-from ci_tasks.run.row_plans import HostSession
+from ci_tasks.run.prepare import HostSession
 from ci_tasks.workflow.model import Row
 from tests.parts.json_files import read_json
 from tests.run import simulated
@@ -32,11 +32,11 @@ Make = Callable[..., World]
 
 
 def by_row(done: Any) -> dict[str, RunRecord]:
-    return {record.row: record for record in done.records}
+    return {record.row: record for record in done.runs}
 
 
 def statuses(done: Any) -> dict[str, str]:
-    return {record.row: record.status for record in done.records}
+    return {record.row: record.status for record in done.runs}
 
 
 def press() -> None:
@@ -65,7 +65,7 @@ def test_a_host_whose_first_rows_end_before_their_tests_is_dropped_and_they_run_
     world.acts.update({(row, "good"): Act(seconds=0.1) for row in world.rows})
     done = world.execute_label(jobs=2)
     assert set(statuses(done).values()) == {"passed"}
-    tried = [record.attempts[0] for record in done.records if len(record.attempts) > 1]
+    tried = [record.attempts[0] for record in done.runs if len(record.attempts) > 1]
     assert len(tried) == len(world.hosts["broken"].began)
     assert len(tried) in (2, 3), "another one may have begun between the ends of the two"
     assert {attempt.host for attempt in tried} == {"broken"}
@@ -98,7 +98,7 @@ def test_rows_of_a_dropped_host_keep_their_status_if_the_other_host_never_answer
     world.when((lambda: any("dropping host a" in line for line in world.view.messages), lambda: setattr(b, "busy", 0)))
     done = world.execute_label()
     assert set(statuses(done).values()) == {"failed"}
-    assert {len(record.attempts) for record in done.records} == {1}
+    assert {len(record.attempts) for record in done.runs} == {1}
     assert len(world.hosts["a"].began) == 3
 
 
@@ -111,7 +111,7 @@ def test_rows_go_to_whichever_host_fits_and_no_host_is_given_more_than_it_has(pl
     done = world.execute_label()
     assert set(statuses(done).values()) == {"passed"}
     assert by_row(done)["r0"].host == "a"
-    assert {record.host for record in done.records} == {"a", "b"}
+    assert {record.host for record in done.runs} == {"a", "b"}
     assert (world.hosts["a"].most, world.hosts["b"].most) == (8, 4)
     assert done.exit_code == 0
 
@@ -143,7 +143,7 @@ def test_a_row_that_the_environment_ended_is_tried_once_on_each_other_host(
     world.acts.update({("one", "a"): Act(first, 0.2), ("one", "b"): Act(second)})
     world.when((lambda: world.view.hosts["b"].gpus, lambda: None))
     done = world.execute_label(retry_failed=again)
-    (record,) = done.records
+    (record,) = done.runs
     assert (record.status, done.exit_code) == (status, code)
     assert [entry.status for entry in record.earlier] == earlier
     assert len(world.hosts["a"].began) == 1
@@ -173,7 +173,7 @@ def test_every_attempt_keeps_its_own_record_and_the_table_s_log_is_the_last_one_
     done = world.execute_label()
     record = by_row(done)["one"]
     (before,) = record.earlier
-    runs = Path(done.logs[0]).parent.parent
+    runs = Path(next(iter(done.directories.values()))).parent
     assert record.id.endswith(".03"), "attempts are numbered after the rows"
     assert before.reason == f"{before.host} has no disk"
     assert read_json(str(runs / "01/record.json"))["reason"] == before.reason
@@ -185,13 +185,13 @@ def test_a_row_that_cannot_be_planned_for_a_host_is_tried_on_another(
 ) -> None:
     world = played({"a": 8, "b": 8}, {"one": 4, "two": 4})
     asked = threading.Event()  # b is ready once a was asked
-    facts = simulated.Played.facts
+    facts, write_plan = simulated.Played.facts, simulated.Played.write_plan
 
     def write_on_b(site: Any, run: Any, plan: Any) -> None:
         if site.spec.name == "a":
             asked.set()
             raise Blocked("a does not answer")
-        write_record(run.plan, plan)
+        write_plan(site, run, plan)
 
     def facts_in_turn(site: Any, **needs: Any) -> Any:
         assert site.spec.name == "a" or asked.wait(60)
@@ -201,10 +201,10 @@ def test_a_row_that_cannot_be_planned_for_a_host_is_tried_on_another(
     monkeypatch.setattr(simulated.Played, "facts", facts_in_turn)
     done = world.execute_label()
     assert statuses(done) == {"one": "passed", "two": "passed"}
-    assert {record.host for record in done.records} == {"b"}
-    for record in done.records:
+    assert {record.host for record in done.runs} == {"b"}
+    for record in done.runs:
         assert [entry.reason for entry in record.earlier] in ([], ["a does not answer"])
-    assert any(record.earlier for record in done.records)
+    assert any(record.earlier for record in done.runs)
 
 
 # -- the first failure -----------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_ctrl_c_gives_up_at_once_on_hosts_whose_link_is_down(played: Make) -> No
     world.when((lambda: world.runs("one")() and world.runs("two")(), vanish))
     done = world.execute_label()
     assert set(statuses(done).values()) == {"lost"}
-    assert "left while" in done.records[0].reason
+    assert "left while" in done.runs[0].reason
 
 
 def test_ctrl_c_while_one_host_installs_ends_the_rows_of_the_other(played: Make) -> None:
@@ -293,7 +293,7 @@ def test_of_detached_rows_it_is_said_which_run_and_what_the_others_wait_for(play
 
     world.when((world.runs("two"), wait))
     done = world.execute_label(detach=True)
-    assert (done.records, len(done.logs)) == ([], 2)
+    assert (done.runs, len(done.directories)) == ((), 2)
     assert world.view.messages[-2:] == ["one runs", "two waits: GPU 0"]
 
 
@@ -311,7 +311,7 @@ def test_of_detached_rows_that_no_host_can_run_each_ends_once(played: Make) -> N
     world = played({"a": 2}, {"wide": 8, "wider": 16, "one": 2})
     done = world.execute_label(detach=True)
     assert statuses(done) == {"wide": "blocked", "wider": "cancelled", "one": "cancelled"}
-    assert [record.id[-2:] for record in done.records] == ["01", "02", "03"]
+    assert [record.id[-2:] for record in done.runs] == ["01", "02", "03"]
 
 
 def row(gpus: int = 4) -> Row:

@@ -9,8 +9,7 @@ import pytest
 
 from ci_tasks.errors import Blocked
 from ci_tasks.run import prepare as module
-from ci_tasks.run.prepare import HostThreads
-from ci_tasks.run.row_plans import HostSession
+from ci_tasks.run.prepare import HostSession, HostThreads
 from tests.run import simulated
 from tests.run.simulated import Act, World
 
@@ -22,8 +21,13 @@ def test_a_host_that_cannot_be_reached_takes_no_part_and_is_named(played: Make) 
     world.hosts["gone"].reachable = False
     done = world.execute_label()
     assert world.view.hosts["gone"].note == "gone cannot be reached"
-    assert {record.row: record.status for record in done.records} == {"one": "passed", "wide": "blocked"}
-    assert "a: 8 GPUs (found 4); gone: gone cannot be reached" in done.records[1].reason
+    assert {record.row: record.status for record in done.runs} == {"one": "passed", "wide": "blocked"}
+    assert "a: 8 GPUs (found 4); gone: gone cannot be reached" in done.runs[1].reason
+
+
+def test_a_row_that_needs_more_than_the_only_host_has_says_so(played: Make) -> None:
+    (_, wide) = played({"a": 4}, {"one": 4, "wide": 8}).execute_label().runs
+    assert wide.reason == "a lacks 8 GPUs (found 4); no other host of hosts.yaml could run it"
 
 
 def test_with_one_host_what_is_wrong_there_ends_the_command(played: Make) -> None:
@@ -38,16 +42,16 @@ def test_no_row_goes_to_a_host_whose_python_the_checkout_excludes(played: Make) 
     (world.checkout / "pyproject.toml").write_text('[project]\nrequires-python = ">=3.10"\n')
     world.hosts["old"].python = "3.9.2"
     done = world.execute_label()
-    assert [record.status for record in done.records] == ["passed", "passed", "blocked"]
+    assert [record.status for record in done.runs] == ["passed", "passed", "blocked"]
     assert world.hosts["old"].began == []
-    assert "old: Python >=3.10, as the checkout requires (found 3.9.2)" in done.records[2].reason
+    assert "old: Python >=3.10, as the checkout requires (found 3.9.2)" in done.runs[2].reason
 
 
 def test_a_host_whose_install_steps_fail_leaves_its_rows_to_the_others(played: Make) -> None:
     world = played({"a": 4, "b": 4}, {"one": 4, "two": 4})
     world.hosts["a"].problem = "install steps: pip ended with 1"
     done = world.execute_label()
-    assert {record.host for record in done.records} == {"b"}
+    assert {record.host for record in done.runs} == {"b"}
     assert world.view.hosts["a"].note == "install steps: pip ended with 1"
 
 
@@ -62,7 +66,7 @@ def test_a_bug_of_one_host_is_no_end_of_the_others(played: Make, monkeypatch: py
 
     monkeypatch.setattr(simulated.Played, "facts", facts)
     done = world.execute_label()
-    assert done.records[0].host == "b"
+    assert done.runs[0].host == "b"
     assert world.view.hosts["a"].note == "KeyError: 'nothing'"
 
 
@@ -75,8 +79,8 @@ def test_no_row_waits_for_a_host_that_was_away_for_too_long(played: Make) -> Non
         (lambda: "blocked" in [lane.state for lane in world.view.rows.values()], lambda: setattr(a, "up", True)),
     )
     done = world.execute_label(give_up=0.001)
-    assert sorted(record.status for record in done.records) == ["blocked", "passed"]
-    assert "a: not reachable for 0.001 min;" in next(rec.reason for rec in done.records if rec.status == "blocked")
+    assert sorted(record.status for record in done.runs) == ["blocked", "passed"]
+    assert "a: not reachable for 0.001 min;" in next(rec.reason for rec in done.runs if rec.status == "blocked")
     assert any(line.startswith("dropping host a: not reachable") for line in world.view.messages)
 
 
@@ -87,8 +91,8 @@ def test_the_only_host_that_is_away_for_too_long_blocks_its_rows_with_the_reason
     world.when((world.runs("one"), lambda: setattr(a, "up", False)))
     world.when((lambda: world.view.rows["two"].state == "blocked", lambda: setattr(a, "up", True)))
     done = world.execute_label(give_up=0.001)
-    assert [record.status for record in done.records] == ["passed", "blocked"]
-    assert done.records[1].reason.startswith("not reachable for 0.001 min;")
+    assert [record.status for record in done.runs] == ["passed", "blocked"]
+    assert done.runs[1].reason.startswith("not reachable for 0.001 min;")
 
 
 @pytest.mark.parametrize("stage", ["busy", "installs"])
@@ -96,9 +100,9 @@ def test_no_row_waits_for_a_host_that_is_not_ready_for_too_long(played: Make, st
     world = played({"a": 8, "b": 4}, {"wide": 8, "small": 4})
     setattr(world.hosts["a"], stage, True)
     done = world.execute_label(give_up=0.01)
-    assert {record.row: record.status for record in done.records} == {"wide": "blocked", "small": "passed"}
+    assert {record.row: record.status for record in done.runs} == {"wide": "blocked", "small": "passed"}
     activity = "connecting" if stage == "busy" else "install steps"
-    assert f"a: not ready ({activity}) for 0.01 min; --give-up MINUTES waits longer" in done.records[0].reason
+    assert f"a: not ready ({activity}) for 0.01 min; --give-up MINUTES waits longer" in done.runs[0].reason
 
 
 def test_a_host_that_is_away_for_a_moment_keeps_its_rows(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +121,7 @@ def test_a_host_that_is_away_for_a_moment_keeps_its_rows(played: Make, monkeypat
         (lambda: world.runs("wide")() or world.runs("next")(), lambda: setattr(a, "up", False)),
         (lambda: len(missed) > 3, lambda: setattr(a, "up", True)),
     )
-    assert [record.status for record in world.execute_label().records] == ["passed", "passed"]
+    assert [record.status for record in world.execute_label().runs] == ["passed", "passed"]
 
 
 def test_a_host_that_falls_silent_while_it_is_asked_keeps_nobody_at_the_end(

@@ -1,5 +1,5 @@
-"""What of a checkout is looked at before its rows are planned: large untracked files, packages of its own, GPU counts
-that nobody said; and which changed test runs where."""
+"""What of a checkout is looked at before its rows are planned: large untracked files, GPU counts that nobody said; and
+which changed test runs where."""
 
 from __future__ import annotations
 
@@ -24,33 +24,9 @@ from ci_tasks.run.checkout_source import RunRequest
 from ci_tasks.run.find_rows import JobRows
 from ci_tasks.run.label import changed_runs
 from ci_tasks.run.prepare import PreparedBatch, announce_large_files
-from ci_tasks.run.row_plans import own_packages, probe_rules
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
-from ci_tasks.workflow.suite import Suite
 from tests.parts.git import repository
-
-SUITE = Suite(name="toy", packages=("toy", "toy_plugins", "other.core"))
-
-
-@pytest.mark.parametrize(
-    ("files", "own"),
-    [
-        (["toy/__init__.py", "README.md"], ["toy"]),
-        (["src/toy_plugins/__init__.py", "python/other/core/__init__.py"], ["toy_plugins", "other.core"]),
-        (["my_lib/__init__.py"], ["my_lib"]),
-        (["toy_repository/__init__.py"], ["toy_repository"]),
-        (["toy.py"], []),
-    ],
-)
-def test_the_packages_of_a_checkout(files: list[str], own: list[str]) -> None:
-    content = {**dict.fromkeys(files, ""), "pyproject.toml": '[project]\nname = "My-Lib"\n'}
-    assert list(own_packages(SUITE, "owner/toy-repository", content.get)) == own
-
-
-def test_own_packages_are_watched() -> None:
-    rules = probe_rules(SUITE, ("my_lib", "toy"))
-    assert (rules.packages, rules.own) == (("toy", "toy_plugins", "other.core", "my_lib"), ("my_lib", "toy"))
 
 
 def test_large_files_that_travel_are_named_with_what_leaves_them_behind(
@@ -171,6 +147,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Any:
         return changed_runs(source, replace(REQUEST, **request))
 
     return changed
+
+
+def test_only_without_a_changed_test_says_that_none_changed(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs("", only="ppo") == []
+    assert "no test file is new or modified since origin/main" in capsys.readouterr().out
 
 
 def test_every_cpu_label_is_one_run_on_this_machine_and_the_rest_one_on_the_host_that_was_asked_for(

@@ -14,20 +14,10 @@ import pytest
 from ci_tasks.agent.records import Deviation, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.hosts.provision import last_line
-from ci_tasks.records import RunRecord
+from ci_tasks.records import BatchResult, RunRecord
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
+from ci_tasks.run import progress
 from ci_tasks.run.events import EventView, Message
-from ci_tasks.run.progress import (
-    GrowingLog,
-    LiveView,
-    PlainView,
-    StreamView,
-    kept_lines,
-    open_view,
-    print_results,
-    running_row_progress,
-    statuses,
-)
 from tests.parts.json_files import write_json
 
 Lines = Callable[[], list[str]]
@@ -55,20 +45,20 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Lines:
 
 
 def test_on_one_host_plain_lines_say_no_host(printed: Lines) -> None:
-    view = EventView(PlainView())
+    view = EventView(progress.PlainView())
     view.update([RowProgress("a", RUNNING, 1.0, "step 1", "h100a"), RowProgress("b", WAITING, note="GPU 3")])
     view.update([RowProgress("a", "failed", 2.04, "KeyError", "h100a"), RowProgress("b", RUNNING, 0.0, "", "h100a")])
     assert printed() == ["running   a", "failed    a after 2.0 s: KeyError", "running   b"]
 
 
 def test_a_reason_that_is_the_last_one_again_is_not_repeated(printed: Lines) -> None:
-    view = EventView(PlainView())
+    view = EventView(progress.PlainView())
     view.update([RowProgress("a", "blocked", None, "disk full"), RowProgress("b", "blocked", None, "disk full")])
     assert printed() == ["blocked   a: disk full", "blocked   b: as above"]
 
 
 def test_on_several_hosts_they_say_where_and_which_attempt(printed: Lines) -> None:
-    view = EventView(PlainView())
+    view = EventView(progress.PlainView())
     unreached = (HostProgress("h100a", None, note="connecting"), HostProgress("h100b", None, note="connecting"))
     for lane, hosts in [
         (RowProgress("a", WAITING), unreached),
@@ -94,7 +84,7 @@ def test_on_several_hosts_they_say_where_and_which_attempt(printed: Lines) -> No
 
 
 def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
-    view = EventView(PlainView())
+    view = EventView(progress.PlainView())
     away = [HostProgress("h100a", 8, up=False, note=f"the link is down for {seconds} s") for seconds in (12, 13)]
     for host in (TWO[0], TWO[0], *away, TWO[0], TWO[0]):
         view.update([], (host, HostProgress("h100b", 1)))
@@ -107,7 +97,7 @@ def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
 
 
 def test_after_a_silence_plain_lines_say_what_runs_and_waits(printed: Lines) -> None:
-    view = EventView(plain := PlainView())
+    view = EventView(plain := progress.PlainView())
     lanes = [
         RowProgress("a", RUNNING, host="h100b"),
         RowProgress("b", WAITING, note="GPU 3"),
@@ -123,8 +113,8 @@ def test_after_a_silence_plain_lines_say_what_runs_and_waits(printed: Lines) -> 
 def test_one_row_is_its_log_which_cannot_control_the_terminal(
     run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    stream = open_view("title", [run])
-    assert isinstance(stream, StreamView)
+    stream = progress.open_view("title", [run])
+    assert isinstance(stream, progress.StreamView)
     stream.update([RowProgress("a", RUNNING, 1.0, "", "h100a")], TWO)
     with open(run.log, "ab") as log:
         log.write(b"\x1b[31m\xff\0 no end\x1b[2")
@@ -136,10 +126,10 @@ def test_one_row_is_its_log_which_cannot_control_the_terminal(
 def test_a_second_attempt_of_one_row_is_shown_from_its_start(
     run: RunDir, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    stream = StreamView(run)
-    stream.update([running_row_progress("a", run, 1.0, "", host="h100a")])
+    stream = progress.StreamView(run)
+    stream.update([progress.running_row_progress("a", run, 1.0, "", host="h100a")])
     other = a_run(tmp_path, "other", b"again\n")
-    stream.update([replace(running_row_progress("a", other, 1.0, "", host="h100b"), attempt=2)])
+    stream.update([replace(progress.running_row_progress("a", other, 1.0, "", host="h100b"), attempt=2)])
     stream.update([RowProgress("a", "passed")])
     stream.close()
     assert capfdbinary.readouterr() == (b"first\nlast\nagain\n", b"ci-tasks: on h100b, attempt 2\n")
@@ -148,7 +138,7 @@ def test_a_second_attempt_of_one_row_is_shown_from_its_start(
 def test_a_pipe_in_the_place_of_a_log_blocks_nobody(run: RunDir, capfd: pytest.CaptureFixture[str]) -> None:
     Path(run.log).unlink(missing_ok=True)
     os.mkfifo(run.log)
-    GrowingLog(run.log).copy()
+    progress.GrowingLog(run.log).copy()
     assert (capfd.readouterr().out, last_line(run)) == ("", "")
 
 
@@ -158,7 +148,7 @@ def test_on_a_terminal_hosts_are_drawn_and_nothing_that_is_shown_controls_it(
     for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}.items():
         monkeypatch.setenv(name, value)  # the first is rich's own word for: this is a terminal
     hostile = "\x1b]52;c;eA==\x07\x9d0;title\x9c\x1b[2J"
-    live = LiveView("title")
+    live = progress.LiveView("title")
     live.write(Message("now", f"a{hostile}"))
     print(f"b{hostile}")
     print(f"c{hostile}", file=sys.stderr)
@@ -182,7 +172,7 @@ def test_on_a_terminal_hosts_are_drawn_and_nothing_that_is_shown_controls_it(
 )
 def test_how_a_started_row_stands(tmp_path: Path, status: dict[str, Any], note: str, state: str, shown: str) -> None:
     run = a_run(tmp_path, "run", b"first\nlast\n", gpu_ids=[4, 5], **status)
-    lane = running_row_progress("a", run, 2.0, note, host="h")
+    lane = progress.running_row_progress("a", run, 2.0, note, host="h")
     assert lane == RowProgress("a", state, 2.0, shown, "h", gpu_ids=(4, 5), log=run.log)
 
 
@@ -195,31 +185,23 @@ def test_of_a_long_log_the_last_line_of_metrics_is_whole(run: RunDir) -> None:
 KEPT = {"workspace": "/w"}
 
 
-def _kept_run(directory: Path, id: str, kept: dict[str, str] | None) -> tuple[RunRecord, str]:
+def _kept_run(directory: Path, id: str, kept: dict[str, str] | None) -> tuple[str, str]:
     directory.mkdir()
     run = RunDir(str(directory))
     write_json(run.status, {"state": "ended", "kept": kept})
-    return RunRecord(id, "ckpt", "r", "sim", "failed"), run.log
+    return id, run.path
 
 
 @pytest.mark.parametrize(("kind", "retries"), [("", True), ("ssh", True), ("slurm", False)])
 def test_kept_rows_have_their_next_commands(tmp_path: Path, kind: str, retries: bool) -> None:
-    runs = [
-        _kept_run(tmp_path / "1", "b.01", None),
-        _kept_run(tmp_path / "2", "b.02", KEPT),
-        _kept_run(tmp_path / "3", "b.03", KEPT),
-    ]
+    kept = {"1": None, "2": KEPT, "3": KEPT}
+    runs = [_kept_run(tmp_path / number, f"b.0{number}", what) for number, what in kept.items()]
     if kind:
         write_record(RunDir(str(tmp_path / "2")).remote, RemoteLocation(host="h", kind=kind, directory="/d"))
-    lines = kept_lines([record for record, _ in runs], [log for _, log in runs])
+    assert progress.kept_lines(BatchResult("b", "failed", directories=dict(runs[:1]))) == [], "none was kept"
+    lines = progress.kept_lines(BatchResult("b", "failed", directories=dict(runs)))
     assert lines[0] == "kept: 2 rows; `ci-tasks shell b.02` opens bash there"
     assert lines[1:] == (["after an edit, `ci-tasks retry b.02` runs the failed step again"] if retries else [])
-
-
-def test_nothing_is_said_where_no_row_was_kept(tmp_path: Path) -> None:
-    record, log = _kept_run(tmp_path / "1", "b.01", None)
-    assert kept_lines([record], [log]) == []
-    assert kept_lines([record], [""]) == [], "a row that never began has no directory"
 
 
 def test_what_differed_from_ci_in_the_labels_last_run_is_counted_and_the_command_lists_it(
@@ -235,7 +217,7 @@ def test_what_differed_from_ci_in_the_labels_last_run_is_counted_and_the_command
     now = replace(ran, id="20260102-120000-ckpt.01", deviations=(same, new))
     command = "ci-tasks report 20260102-120000-ckpt --deviations"
     for all_deviations in (False, True):
-        print_results([now], [""], "b", all_deviations=all_deviations)
+        progress.print_results(progress.batch_result("b", [now], {}), all_deviations=all_deviations)
         shown = capsys.readouterr().out
         assert "image:  merge → tree" in shown
         assert ("code:" in shown, command in shown) == (all_deviations, not all_deviations)
@@ -245,12 +227,12 @@ def test_rows_that_another_ones_failure_ended_say_nothing_of_their_own() -> None
     failed, cancelled, passed = (
         RunRecord("b.01", "l", "r", "a", status) for status in ("failed", "cancelled", "passed")
     )
-    assert statuses([failed, replace(cancelled, stopped=True)]) == ["failed"]
-    assert statuses([replace(passed, stopped=True), failed]) == ["passed", "failed"]
-    assert statuses([cancelled, failed]) == ["cancelled", "failed"]
+    assert progress.statuses([failed, replace(cancelled, stopped=True)]) == ["failed"]
+    assert progress.statuses([replace(passed, stopped=True), failed]) == ["passed", "failed"]
+    assert progress.statuses([cancelled, failed]) == ["cancelled", "failed"]
 
 
 def test_a_failure_that_ci_goes_on_after_does_not_fail_the_whole() -> None:
     failed, lost, passed = (RunRecord("b.01", "l", "r", "a", status) for status in ("failed", "lost", "passed"))
-    assert statuses([replace(failed, may_fail=True), passed]) == ["passed", "passed"]
-    assert statuses([replace(lost, may_fail=True), failed]) == ["lost", "failed"]
+    assert progress.statuses([replace(failed, may_fail=True), passed]) == ["passed", "passed"]
+    assert progress.statuses([replace(lost, may_fail=True), failed]) == ["lost", "failed"]

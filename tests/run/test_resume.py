@@ -42,6 +42,13 @@ def left(played: Make) -> World:
     return world
 
 
+def kill_when(world: World, condition: Callable[[], bool], **how: Any) -> None:
+    """The command's process ends at the first picture of the rows at which the condition holds."""
+    world.when((condition, die))
+    with pytest.raises(Killed):
+        world.execute_label(**how)
+
+
 def batches(world: World) -> list[Path]:
     return sorted((world.checkout.parent / "home/runs").iterdir())
 
@@ -49,22 +56,22 @@ def batches(world: World) -> list[Path]:
 def test_every_row_ends_once(left: World) -> None:
     begun = [name for host in left.hosts.values() for name in host.began]
     done = left.execute_label(resume=True)
-    assert [(record.row, record.status) for record in done.records] == [(row, "passed") for row in left.rows]
+    assert [(record.row, record.status) for record in done.runs] == [(row, "passed") for row in left.rows]
     assert done.exit_code == 0
     assert len(batches(left)) == 1
     assert [name for host in left.hosts.values() for name in host.began if name != "late"] == [
         name for name in begun if name != "late"
     ], "what ran was found, and not begun again"
-    assert left.view.messages[0] == f"resuming {done.batch}: 1 ended, 2 still running, 1 to be started"
+    assert left.view.messages[0] == f"resuming {done.id}: 1 ended, 2 still running, 1 to be started"
 
 
 def test_the_second_command_tells_what_the_first_had_tried(left: World) -> None:
     events = [json.loads(line) for line in (batches(left)[0] / JOURNAL).read_text().splitlines()]
     tried = [event["row"] for event in events if event["event"] == "row_placed"]
     done = left.execute_label(resume=True)
-    for record in done.records:
+    for record in done.runs:
         assert record.attempts[-1].id == record.id
-    refused = {record.row: [attempt.reason for attempt in record.earlier] for record in done.records}
+    refused = {record.row: [attempt.reason for attempt in record.earlier] for record in done.runs}
     assert all(reasons in ([], ["not here"]) for reasons in refused.values())
     assert refused["quick"] == ["not here"] * (tried.count("quick") - 1)
 
@@ -95,13 +102,11 @@ def test_a_command_that_ended_is_not_resumed(played: Make) -> None:
 def test_a_row_that_was_on_its_way_when_the_client_died_is_begun_anew(played: Make, hosts: Any) -> None:
     world = played(hosts, {"one": 4})
     world.acts["one", "*"] = Act(arrives=False)
-    world.when((lambda: any(host.began for host in world.hosts.values()), die))
-    with pytest.raises(Killed):
-        world.execute_label()
+    kill_when(world, lambda: any(host.began for host in world.hosts.values()))
     for host in world.hosts.values():
         host.jobs.clear()  # none of it has come there
     world.acts["one", "*"] = Act()
-    (record,) = world.execute_label(resume=True).records
+    (record,) = world.execute_label(resume=True).runs
     assert record.status == "passed"
     assert not record.earlier
     assert record.id.endswith(".02"), "nothing of the first is in its way"
@@ -111,13 +116,11 @@ def test_with_one_host_the_rows_that_had_not_started_keep_their_numbers(played: 
     """All plans are written before the first row starts; none of them may stay as a run that was lost."""
     world = played({"a": 4}, {"one": 4, "two": 4, "three": 4})
     world.acts["one", "*"] = Act(seconds=ENDLESS)
-    world.when((world.runs("one"), die))
-    with pytest.raises(Killed):
-        world.execute_label()
+    kill_when(world, world.runs("one"))
     world.end_all()
     done = world.execute_label(resume=True)
-    assert [record.id.rpartition(".")[2] for record in done.records] == ["01", "02", "03"]
-    assert [record.status for record in done.records] == ["passed"] * 3
+    assert [record.id.rpartition(".")[2] for record in done.runs] == ["01", "02", "03"]
+    assert [record.status for record in done.runs] == ["passed"] * 3
     assert sorted(path.name for path in batches(world)[0].iterdir() if path.is_dir()) == ["01", "02", "03"]
 
 
@@ -126,9 +129,7 @@ def test_a_number_that_the_journal_has_for_another_row_is_not_used(played: Make)
     world = played({"a": 4, "b": 4}, {"one": 4, "two": 4})
     for host in world.hosts.values():
         host.busy = True
-    world.when((lambda: True, die))
-    with pytest.raises(Killed):
-        world.execute_label()
+    kill_when(world, lambda: True)
     (batch,) = batches(world)
     with closing(open_journal(Batch(batch.name, batch))) as journal:
         for name, number in (("a", "01"), ("b", "03")):
@@ -136,7 +137,7 @@ def test_a_number_that_the_journal_has_for_another_row_is_not_used(played: Make)
     for host in world.hosts.values():
         host.busy = False
     world.acts["two", "*"] = Act(refused="not here")
-    one, two = world.execute_label(resume=True).records
+    one, two = world.execute_label(resume=True).runs
     assert (one.status, two.status, len(two.attempts)) == ("passed", "blocked", 2)
     assert two.id.endswith(".04")
 
@@ -144,22 +145,18 @@ def test_a_number_that_the_journal_has_for_another_row_is_not_used(played: Make)
 def test_with_one_host_whose_install_steps_fail_what_ran_is_brought_home_and_the_rest_is_blocked(played: Make) -> None:
     world = played({"a": 8}, {"long": 8, "late": 8})
     world.acts["long", "a"] = Act(seconds=ENDLESS)
-    world.when((world.runs("long"), die))
-    with pytest.raises(Killed):
-        world.execute_label()
+    kill_when(world, world.runs("long"))
     world.end_all()
     world.hosts["a"].problem = "pip ended with 1"
     done = world.execute_label(resume=True)
-    assert [record.status for record in done.records] == ["passed", "blocked"]
+    assert [record.status for record in done.runs] == ["passed", "blocked"]
     assert done.exit_code == 125
 
 
 def test_a_client_may_die_twice(left: World) -> None:
     left.acts["late", "*"] = Act(seconds=ENDLESS)
-    left.when((left.runs("late", on="a"), die))
-    with pytest.raises(Killed):
-        left.execute_label(resume=True)
+    kill_when(left, left.runs("late", on="a"), resume=True)
     left.end_all()
     done = left.execute_label(resume=True)
-    assert [record.status for record in done.records] == ["passed"] * 4
+    assert [record.status for record in done.runs] == ["passed"] * 4
     assert len(batches(left)) == 1

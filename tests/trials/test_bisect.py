@@ -13,9 +13,9 @@ import pytest
 
 from ci_tasks.config import Config, read
 from ci_tasks.errors import Blocked, UsageError
-from ci_tasks.records import RunRecord, Timings, Triage
+from ci_tasks.records import BatchResult, RunRecord, Timings, Triage
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
-from ci_tasks.run.label import LabelResult
+from ci_tasks.run.progress import batch_result
 from ci_tasks.trials.bisect import bisect, images_of
 from ci_tasks.trials.options import BisectOptions
 from ci_tasks.trials.rules import BLOCKED, FAILED, MISSING, PASSED
@@ -41,7 +41,7 @@ class Runs:
 
     def __call__(
         self, source: CheckoutSource, config: Config, request: RunRequest, how: ExecutionOptions, **more: Any
-    ) -> LabelResult:
+    ) -> BatchResult:
         if len(self.requests) == self.stop_after:
             raise KeyboardInterrupt
         number = git(source.path, "log", "-1", "--format=%s", source.rev or "").split()[-1].partition("\x1b")[0]
@@ -56,7 +56,7 @@ class Runs:
         id = f"20260101-120000-quick.{next(NUMBERS)}"
         reason = word if kind == BLOCKED else ""
         record = RunRecord(id, "quick", row, request.host, kind, reason, timings=Timings(60.0), triage=triage)
-        return LabelResult("batch", [record], [""])
+        return batch_result("batch", [record], {})
 
 
 def truth(position: int, host: str) -> Kind:

@@ -13,9 +13,9 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.config import Config, read
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues
-from ci_tasks.records import Attempt, RunRecord, Triage
+from ci_tasks.records import Attempt, BatchResult, RunRecord, Triage
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, open_source
-from ci_tasks.run.label import LabelResult
+from ci_tasks.run.progress import batch_result
 from ci_tasks.trials.compare import ComparisonResult, compare
 from ci_tasks.trials.options import CompareOptions
 from tests.parts.git import repository
@@ -48,12 +48,12 @@ class Script:
 
     def __call__(
         self, source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions, **more: Any
-    ) -> LabelResult:
+    ) -> BatchResult:
         side = "base" if source.rev else "yours"
         self.runs.append((side, request.rows))
         self.requests.append(request)
         records = [self._record(side, row, self.letters[f"{side}_{row}"].pop(0)) for row in request.rows]
-        return LabelResult("batch", records, [""] * len(records))
+        return batch_result("batch", records, {})
 
     def _record(self, side: str, row: str, letter: str | Callable[[], None]) -> RunRecord:
         if not isinstance(letter, str):

@@ -11,11 +11,11 @@ import pytest
 from ci_tasks.agent.records import Deviation
 from ci_tasks.config import Config, read
 from ci_tasks.errors import Blocked, UnknownName
-from ci_tasks.records import Hang, RunRecord, Triage
+from ci_tasks.records import BatchResult, Hang, RunRecord, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
 from ci_tasks.run.events import Message
-from ci_tasks.run.label import LabelResult
+from ci_tasks.run.progress import batch_result
 from ci_tasks.trials.repeat import repeat
 from ci_tasks.workflow.model import Workflow
 from tests.trials.given import press
@@ -36,7 +36,7 @@ class Script:
 
     def __call__(
         self, source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions, **more: Any
-    ) -> LabelResult | None:
+    ) -> BatchResult | None:
         rows = list(request.rows or self.rows)
         self.requested_rows.append(rows)
         self.fresh.append(request.fresh_env)
@@ -44,11 +44,8 @@ class Script:
         more["view"].update([RowProgress(row, RUNNING) for row in rows])
         more["view"].update([RowProgress(row, "passed", 1.0) for row in rows])
         records = [self._record(row, self.rows[row].pop(0)) for row in rows if row in self.rows]
-        batch = f"batch-{len(self.requested_rows)}"
-        return LabelResult(batch, records, [self._log(row) for row in rows]) if records else None
-
-    def _log(self, row: str) -> str:
-        return f"/logs/{len(self.requested_rows)}/{row}"
+        directories = {record.id: f"/runs/{len(self.requested_rows)}/{record.row}" for record in records}
+        return batch_result(f"batch-{len(self.requested_rows)}", records, directories) if records else None
 
     def _record(self, row: str, letter: str | Callable[[], None]) -> RunRecord:
         if not isinstance(letter, str):
@@ -149,8 +146,8 @@ def test_the_end_shows_for_each_way_of_failing_the_line_and_the_log_of_its_last_
 ) -> None:
     ended(source, Script(x="a.abB."), 5)
     out = capsys.readouterr().out
-    assert "  2 × Error#a\n      the line of a\n      log: /logs/3/x\n" in out
-    assert "  1 × Error#b\n      the line of b\n      log: /logs/4/x\n" in out
+    assert "  2 × Error#a\n      the line of a\n      log: /runs/3/x/log\n" in out
+    assert "  1 × Error#b\n      the line of b\n      log: /runs/4/x/log\n" in out
     assert "not counted of x: 1 blocked (the reason)\n" in out
     ended(source, Script(x="h"), 1)
     assert "  1 × Error#h\n      rank 2 computes\n      log: " in capsys.readouterr().out, (

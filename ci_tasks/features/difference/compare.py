@@ -21,13 +21,13 @@ from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan
 from ci_tasks.errors import UsageError, one_line
 from ci_tasks.features.difference.values import ValueDifference, Values, compare_values, of_lowest_rank, read_values
-from ci_tasks.known_secrets import MASK, is_private
 from ci_tasks.records import FAILED, PASSED, RunRecord
 from ci_tasks.registry import metric_formats
 from ci_tasks.report.table import Table, paragraph
 from ci_tasks.results import history
 from ci_tasks.results.index import passed_runs
 from ci_tasks.results.load import find_one, load_record
+from ci_tasks.safe_output import MASK, is_private
 
 # Axes, those first that explain a difference more often.
 COMMIT, OVERLAYS, IMAGE, PACKAGES, ARGUMENTS, ENV = "commit", "overlays", "image", "packages", "arguments", "env"

@@ -15,7 +15,7 @@ from typing import Any
 from ci_tasks import yaml_lines
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import WorkflowError, counted, some
-from ci_tasks.planning.tested_files import only_defines_tests
+from ci_tasks.planning.checkout_files import only_defines_tests
 from ci_tasks.workflow.changed_tests import ChangedJob, is_test
 from ci_tasks.workflow.model import Row, Workflow
 from ci_tasks.workflow.reader import render_template

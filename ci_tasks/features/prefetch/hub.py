@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ci_tasks import known_secrets
+from ci_tasks import safe_output
 from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -111,7 +111,7 @@ class Hub:
         self.endpoint = (host_env.get("HF_ENDPOINT") or os.environ.get("HF_ENDPOINT") or _DEFAULT).rstrip("/")
         self.variables = {"HF_ENDPOINT": self.endpoint} if self.endpoint != _DEFAULT else {}  # of a download
         self.token = get_token()
-        known_secrets.add([self.token] if self.token else [])
+        safe_output.add_secrets([self.token] if self.token else [])
         self._api: Any = HfApi(endpoint=self.endpoint, token=self.token or False, library_name="ci-tasks")
         parts = urlsplit(self.endpoint)
         self.shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without a password

@@ -37,7 +37,7 @@ from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 
 if TYPE_CHECKING:
-    from ci_tasks.run.row_plans import HostSession, RowPlanner
+    from ci_tasks.run.prepare import HostSession, RowPlanner
 
 FETCHED, NOT_KEPT, FAILED = "fetched", "not kept", "download failed"
 SPARE = 1 << 28  # bytes of a disk that stay free: others write there too
@@ -161,7 +161,7 @@ def prefetch_label(
 def before_rows(
     planner: RowPlanner, rows: Sequence[Row], session: HostSession, say: Say, is_wanted: Callable[[], bool]
 ) -> dict[str, str]:
-    """Bring everything that `rows` need to a host: see ci_tasks.run.row_plans.RowPlanner.before_rows."""
+    """Bring everything that `rows` need to a host: see ci_tasks.run.prepare.RowPlanner.before_rows."""
     source, executor, code = planner.source, session.executor, planner.code
     recorder = open_recorder(source.path, code.read_file, HELPERS, rev=source.rev, execute=False, say=say)
     needs = label_requirements(source, planner.config, planner.job_rows, rows, executor.spec, recorder)

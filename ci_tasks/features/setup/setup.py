@@ -24,9 +24,9 @@ from ci_tasks.config import PIP_DEFAULT, Config, Override
 from ci_tasks.errors import UnknownName, UsageError, counted
 from ci_tasks.hosts.executor import LocalExecutor
 from ci_tasks.planning.actions import version_matches
+from ci_tasks.planning.checkout_files import only_defines_tests
 from ci_tasks.planning.pip_commands import entry, install_commands, merged, name_of, replacement, suggested_override
 from ci_tasks.planning.planner import wanted_python
-from ci_tasks.planning.tested_files import only_defines_tests
 from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
 from ci_tasks.resources import shown, users_hosts
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context, open_source
@@ -162,12 +162,12 @@ def _try_rows(
         result = execute_label(source, trial, request, ExecutionOptions())
         if result is None:
             break
-        print_results(result.records, result.logs, result.batch)
-        blocked = [record for record in result.records if record.status == BLOCKED]
+        print_results(result)
+        blocked = [record for record in result.runs if record.status == BLOCKED]
         more = suggested_override(blocked[0].reason, job, config.overrides) if blocked and tries_left else None
         again = merged([*overrides, more]) if more else overrides
         if again == overrides:
-            return overrides, result.records
+            return overrides, result.runs
         print("\nthe install steps failed; they are tried again with what may help:")
         overrides = again
     return overrides, []

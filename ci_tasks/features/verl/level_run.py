@@ -10,7 +10,6 @@ seed, each pair another.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -91,7 +90,7 @@ class LevelTrees:
         files = {_CONTEXT: to_json(context, indent=1) + "\n"}
         return source, RunRequest(LABEL, host=options.host, keep=options.keep, by_runner=True, files=files)
 
-    def execute(self, events: EventStream | None) -> running.LabelResult | None:
+    def execute(self, events: EventStream | None) -> BatchResult | None:
         source, request = self.job()
         how = ExecutionOptions(detach=self.options.detach, events=events)
         return running.execute_label(source, self.config, request, how)
@@ -117,12 +116,12 @@ def run(trees: LevelTrees, *, events: EventStream | None = None) -> tuple[int, S
     done = trees.execute(events)
     if done is None:
         return EXIT_CODES[VACUOUS], None
-    if trees.options.detach and not done.records:
-        print(f"{done.batch}: goes on at {trees.options.host}; `ci-tasks attach {done.batch}` ends with its summary")
-        return 0, done.going_on
-    if done.records[0].status == CANCELLED:
+    if done.exit_code is None:
+        print(f"{done.id}: goes on at {trees.options.host}; `ci-tasks attach {done.id}` ends with its summary")
+        return 0, done
+    if done.runs[0].status == CANCELLED:
         return done.exit_code, None
-    summary = conclude(trees.context, done.records[0], os.path.dirname(done.logs[0]))
+    summary = conclude(trees.context, done.runs[0], done.directories[done.runs[0].id])
     return RESULT_CODES[summary.result], summary
 
 
@@ -375,10 +374,11 @@ def _run(trees: LevelTrees, run: TrialRun, events: EventStream | None) -> Outcom
     asked = replace(asked, overrides=(*asked.overrides, *seeds(trees.path / "verl", run, asked.level)))
     seeded = replace(trees, context=replace(trees.context, request=asked))
     done = seeded.execute(events)
-    if done is None or not done.records or done.records[0].status == CANCELLED:
+    if done is None or not done.runs or done.runs[0].status == CANCELLED:
         raise KeyboardInterrupt
-    record, log = done.records[0], done.logs[0]
-    summary, facts = evaluate(seeded.context, record, os.path.dirname(log))
+    record = done.runs[0]
+    run_dir = done.directories[record.id]
+    summary, facts = evaluate(seeded.context, record, run_dir)
     training = facts.trainings.get(seeded.trainings[-1].name)
     rewards = values_of(training.metrics, REWARD) if training else []
     last = rewards[len(rewards) // 2 :] if len(rewards) > 3 else []
@@ -391,7 +391,7 @@ def _run(trees: LevelTrees, run: TrialRun, events: EventStream | None) -> Outcom
         signature=re.sub(r"\d+|/\S+", "…", summary.sentence),
         reason="" if summary.result == PASS else f"{summary.result}: {summary.sentence}",
         run=record.id,
-        log=log,
+        log=RunDir(run_dir).log,
         image=image_identity(record),
         gpus=", ".join(sorted(gpu.name for gpu in record.environment.gpus)),
         metrics={"reward": fmean(last), "reward error": stdev(last) / len(last) ** 0.5} if last else {},

@@ -15,8 +15,8 @@ from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.probe.evidence import HookEvent, ProcessEvidence, write_files
 from ci_tasks.agent.probe.payload import vanishes
 from ci_tasks.agent.records import ProbeRules
+from ci_tasks.planning.checkout_files import probe_rules
 from ci_tasks.results.probe_evidence import hook_records, probe_summary
-from ci_tasks.run.row_plans import probe_rules
 from ci_tasks.workflow.suite import Suite
 from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpreter, pythons
 from tests.results.test_probe_evidence import PLAN

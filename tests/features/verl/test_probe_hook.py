@@ -22,8 +22,8 @@ from ci_tasks.features.verl.judge.training_run import (
 from ci_tasks.features.verl.levels.levels import Training
 from ci_tasks.features.verl.probe_hook import MODULES, TABLE
 from ci_tasks.features.verl.suite import SUITE
+from ci_tasks.planning.checkout_files import probe_rules
 from ci_tasks.results.probe_evidence import probe_summary
-from ci_tasks.run.row_plans import probe_rules
 from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpreter
 from tests.results.test_probe_evidence import PLAN
 

@@ -1,11 +1,15 @@
-"""What the text of a test's file says: whether it defines tests, whether `python FILE` would reach them, and whether it
-starts Ray, itself or through a module of the checkout that it imports."""
+"""What files of the checkout say of a row: whether its test's file defines tests, whether `python FILE` would reach
+them, whether it starts Ray, itself or through a module that it imports; and which packages the probe watches."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+
+from ci_tasks.agent.records import ProbeHook, ProbeRules
+from ci_tasks.workflow.suite import Suite
 
 _RUNNER = re.compile(r"\b(?:pytest|unittest)\.main\(")
 _DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -80,3 +84,30 @@ def _imported(text: str, path: str) -> list[str]:
     roots = ("", f"{path.rpartition('/')[0]}/")
     places = [f"{root}{module.replace('.', '/')}" for module in modules for root in roots]
     return [file for place in places for file in (f"{place}.py", f"{place}/__init__.py")]
+
+
+# -- what the probe watches --------------------------------------------------------------------------------------------
+
+_PROJECT = re.compile(r"""^name *= *["']([\w.-]+)["']""", re.MULTILINE)
+_ROOTS = ("", "src/", "python/")  # of a checkout, where projects have their packages
+
+
+def probe_rules(suite: Suite, own: tuple[str, ...] = ()) -> ProbeRules:
+    """A suite's hook uses the standard library of Python 3.8 only, so it can be imported here for its `MODULES`."""
+    packages = tuple(dict.fromkeys([*suite.packages, *own]))
+    if not suite.probe_hook:
+        return ProbeRules(packages, own=own)
+    import inspect  # the suites of most labels have no hook
+
+    module = importlib.import_module(suite.probe_hook)
+    hook = ProbeHook(suite.name, tuple(module.MODULES), inspect.getsource(module))
+    return ProbeRules(packages, (hook,), own=own)
+
+
+def own_packages(suite: Suite, repository: str, read_file: Callable[[str], str | None]) -> Iterator[str]:
+    """The packages that the checkout has: the suite's, and one with the name of the project or the repository."""
+    projects = [*_PROJECT.findall(read_file("pyproject.toml") or "")[:1], repository.rpartition("/")[2]]
+    for name in dict.fromkeys([*suite.packages, *(re.sub("[-.]+", "_", project.lower()) for project in projects)]):
+        path = name.replace(".", "/")
+        if any(read_file(f"{root}{path}/__init__.py") is not None for root in _ROOTS):
+            yield name
