@@ -24,7 +24,9 @@ class GivenValues:
     """What a person says of what only GitHub knows. `outputs` is by job; `event` is a payload or a part of one.
     `sources` says where each comes from, by its name in expressions, such as `vars.REGISTRY`.
     `overlays` are working trees beside the checkout. `gpus` is the count of rows for which the workflow says none.
-    `tests` are the only ones that rows run, as pytest names them: `FILE::NAME`."""
+    `tests` are the only ones that rows run, as pytest names them: `FILE::NAME`.
+    `outputs_from` is the log or the URL of a job in CI that used outputs of other jobs.
+    `workflow_dirs` has checkouts of other repositories, by OWNER/REPO, for the workflows of theirs that are called."""
 
     vars: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -34,6 +36,8 @@ class GivenValues:
     overlays: tuple[OverlaySource, ...] = ()
     gpus: int | None = None
     tests: tuple[str, ...] = ()
+    workflow_dirs: Mapping[str, str] = field(default_factory=dict)
+    outputs_from: str = ""
 
     @property
     def pytest_options(self) -> str:
@@ -54,12 +58,22 @@ class GivenValues:
             (*self.overlays, *other.overlays),
             self.gpus if other.gpus is None else other.gpus,
             other.tests or self.tests,
+            {**self.workflow_dirs, **other.workflow_dirs},
+            other.outputs_from or self.outputs_from,
         )
 
     def with_overlay_at(self, name: str, rev: str) -> GivenValues:
         """The same, with the overlay `name` at one of its revisions instead of as its working tree is."""
         at_rev = (replace(overlay, rev=rev) if overlay.name == name else overlay for overlay in self.overlays)
         return replace(self, overlays=tuple(at_rev))
+
+
+def by_job(outputs: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The outputs `JOB.NAME` by job."""
+    found: dict[str, dict[str, str]] = {}
+    for name, value in outputs.items():
+        found.setdefault(name.split(".")[0], {})[name.partition(".")[2]] = value
+    return found
 
 
 NOTHING_GIVEN = GivenValues()

@@ -58,7 +58,8 @@ class Feature:
     `run_summary` is called by `attach` with each RunRecord and the run's directory: it prints what a run of the
     feature's shows, and returns its exit code, None for a run that is none of its.
     `run_report` gives the lines that `report` adds for a run's directory, none for a run that is none of the feature's.
-    `ci_history` gives the lines that `triage --url` adds for a URL and its triage.
+    `ci_history` gives the lines that `triage --url` adds for a URL and its triage, `ci_row_history` those of
+    `compare --ci`.
     `suite` is a `workflow.suite.Suite`, `metric_format` a `MetricFormat`; `hang_analysis` is a
     function of the type in `results.judge_run`.
     """
@@ -74,6 +75,7 @@ class Feature:
     metric_format: str = ""
     hang_analysis: str = ""
     ci_history: str = ""
+    ci_row_history: str = ""
 
 
 @cache

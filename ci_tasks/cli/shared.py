@@ -15,7 +15,7 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import REPO, REV, WORKFLOW, number, repeatable, switch, text
 from ci_tasks.errors import UsageError
-from ci_tasks.given_values import GivenValues, OverlaySource
+from ci_tasks.given_values import GivenValues, OverlaySource, by_job
 from ci_tasks.resources import user_path
 from ci_tasks.safe_output import json_document
 
@@ -29,6 +29,10 @@ _VALUE = re.compile(r"[^=]+=.*", re.DOTALL)
 _OUTPUT_VALUE = re.compile(r"[^.=]+\.[^=]+=.*", re.DOTALL)
 _OVERLAY = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*=.*\S.*", re.DOTALL)
 _IMPORTED = "NAME is a package as it is imported or installed, for example --with sglang=~/sglang"
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+=.*\S.*", re.DOTALL)
+_OF_NVIDIA = "for example --workflow-dir NVIDIA-NeMo/FW-CI-templates=~/FW-CI-templates"
+_WORKFLOW_DIR = "a checkout of another repository, for the workflows of it that a job calls"
+_OUTPUTS_FROM = "the outputs of other jobs that the log of a job in CI shows, or of a failed job at this URL"
 _EVENT = "GitHub's payload of the pull_request event, or a part of it, as JSON"
 _GPUS = "number of GPUs of rows for which the workflow says none"
 _NO_GPUS = "for example --gpus 8, or --gpus 0 for none"
@@ -57,6 +61,8 @@ class GivenOptions:
     input: tuple[str, ...] = repeatable("an input of the workflow", "NAME=VALUE", nox=True).field()
     output: tuple[str, ...] = repeatable("an output of a job that is not run here", "JOB.NAME=VALUE", nox=True).field()
     github_event: str | None = text(_EVENT, "FILE", nox=True).field()
+    outputs_from: str | None = text(_OUTPUTS_FROM, "URL|LOG", nox=True).field()
+    workflow_dir: tuple[str, ...] = repeatable(_WORKFLOW_DIR, "OWNER/REPO=DIR", nox=True).field()
 
 
 @dataclass(frozen=True)
@@ -99,34 +105,34 @@ def _given(options: GivenOptions) -> GivenValues:
     variables = _pairs("--var", options.var, _VALUE, "NAME=VALUE")
     inputs = _pairs("--input", options.input, _VALUE, "NAME=VALUE")
     by_output = _pairs("--output", options.output, _OUTPUT_VALUE, "JOB.NAME=VALUE")
-    outputs: dict[str, dict[str, str]] = {}
-    for name, value in by_output.items():
-        job, _, output = name.partition(".")
-        outputs.setdefault(job, {})[output] = value
     sources = {f"vars.{name}": "--var" for name in variables} | {f"inputs.{name}": "--input" for name in inputs}
     sources |= {f"needs.{name.replace('.', '.outputs.', 1)}": "--output" for name in by_output}
     event = _payload(options.github_event) if options.github_event else {}
     if event:
         sources["github.event"] = f"--github-event {options.github_event}"
+    dirs = _directories("--workflow-dir", options.workflow_dir, _REPOSITORY, "OWNER/REPO=DIR", _OF_NVIDIA)
+    log = options.outputs_from or ""
+    given = GivenValues(variables, inputs, by_job(by_output), event, sources, workflow_dirs=dirs, outputs_from=log)
     if not isinstance(options, OverlayOptions):
-        return GivenValues(variables, inputs, outputs, event, sources)
+        return given
     tests = options.test if isinstance(options, RowOptions) else ()
     for test in tests:
         if not _TEST.fullmatch(test):
             example = "for example --test tests/test_a.py::test_b"
             raise UsageError(f"--test takes FILE::NAME, not {test!r}", hint=example)
-    return GivenValues(variables, inputs, outputs, event, sources, _overlays(options.with_), options.gpus, tests)
+    trees = _directories("--with", options.with_, _OVERLAY, "NAME=DIR", _IMPORTED)
+    return replace(given, overlays=tuple(map(OverlaySource, trees, trees.values())), gpus=options.gpus, tests=tests)
 
 
-def _overlays(words: Sequence[str]) -> tuple[OverlaySource, ...]:
-    """The working trees of `--with`. Raises UsageError."""
-    sources = []
-    for name, directory in _pairs("--with", words, _OVERLAY, "NAME=DIR", _IMPORTED).items():
-        path = user_path(directory).absolute()
+def _directories(flag: str, words: Sequence[str], form: re.Pattern[str], shape: str, hint: str) -> dict[str, str]:
+    """Name → directory of the words NAME=DIR. Raises UsageError."""
+    paths = {
+        name: user_path(directory).absolute() for name, directory in _pairs(flag, words, form, shape, hint).items()
+    }
+    for name, path in paths.items():
         if not path.is_dir():
-            raise UsageError(f"--with {name}: {path} is no directory", hint="name the root of a checkout")
-        sources.append(OverlaySource(name, str(path.resolve())))
-    return tuple(sources)
+            raise UsageError(f"{flag} {name}: {path} is no directory", hint="name the root of a checkout")
+    return {name: str(path.resolve()) for name, path in paths.items()}
 
 
 def _pairs(

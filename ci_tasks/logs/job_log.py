@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 
 from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
@@ -51,6 +53,12 @@ def from_file(
         elif selected[0].has_failed:  # where no step failed, any of them may be the one
             selected = [*first_jobs(selected, log.name)]
         return [_analysed(log.name, one, exit_code, green) for one in selected]
+
+
+@cache  # standard input is read once
+def jobs_in(source: str) -> list[RecoveredJob]:
+    """The jobs of a log that failed, else all, or those at a URL. Raises UsageError, Blocked."""
+    return [one.job for one in (from_url if re.match("https?://", source) else from_file)(source)]
 
 
 def from_url(

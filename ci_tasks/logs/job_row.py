@@ -7,20 +7,23 @@ is passed over: the first steps of a log are the runner's own, later ones may be
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import product
 from typing import Any
 
 import re2
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import WorkflowError, printable
+from ci_tasks.given_values import GivenValues, by_job
 from ci_tasks.logs.job_facts import RecoveredJob, RecoveredStep
+from ci_tasks.workflow import expressions, secrets
 from ci_tasks.workflow import rows as expanded
-from ci_tasks.workflow import secrets
 from ci_tasks.workflow.context import EventContext, Resolver
 from ci_tasks.workflow.model import Job, Row, Workflow
-from ci_tasks.workflow.values import leaves, to_string
+from ci_tasks.workflow.suite import Describe
+from ci_tasks.workflow.values import leaves, shown, to_string
 
 _MASK = "***"
 _MAX_NEAREST = 10
@@ -111,7 +114,7 @@ class RowIdentity:
 
 def identify_row(recovered: RecoveredJob, candidates: Sequence[RowCandidate]) -> RowIdentity:
     name = recovered.job_name
-    named = [candidate for candidate in candidates if any(_same_name(name, own) for own in candidate.names)]
+    named = [candidate for candidate in candidates if any(same_name(name, own) for own in candidate.names)]
     of_same_job = named or _of_same_job(name, candidates)
     left, reasons, is_decisive = _narrow(recovered, of_same_job or list(candidates))
     name_reasons = [f"its job is called {name!r}" if named else f"no row's job is called {name!r}"] if name else []
@@ -177,11 +180,77 @@ def _agrees(shown: str, expected: str) -> bool:
     return re2.fullmatch("(?s)" + ".*".join(map(re2.escape, shown.split(_MASK))), expected) is not None
 
 
+# -- outputs of other jobs ---------------------------------------------------------------------------------------------
+
+_REFERENCE = re.compile(r"\bneeds\.([\w-]+)\.outputs\.([\w-]+)")
+_OUTPUT = re.compile("«(.*?)»")  # stands for an output of a job in what the workflow gives
+_LEAST_LITERAL = 8  # characters of a script; one with fewer could be any
+
+
+def shown_outputs(
+    workflow: Workflow, logs: Sequence[RecoveredJob], context: EventContext, describe: Describe
+) -> dict[str, str]:
+    """Outputs of other jobs as `JOB.NAME`, as logs of jobs that use them show them: in their scripts, and in the
+    variables and the image beside these. One that would have two values, or a secret in it, is left out."""
+    found: dict[str, set[str]] = {}
+    for job, log in product(workflow.jobs.values(), logs):
+        needed = _needed(job) if not log.job_name or re.fullmatch(_shown_name(job), log.job_name) else ()
+        event = replace(context, given=GivenValues(outputs=by_job({name: f"«{name}»" for name in needed})))
+        try:
+            listed = expanded.rows(workflow, job, event, describe) if needed else []
+        except WorkflowError:  # an output is its matrix
+            listed = [expanded.blank_row(job)]
+        for template, text in (pair for row in listed for pair in _shown(workflow, job, row, event, log)):
+            for name, value in zip(_OUTPUT.findall(template), _match(template, text) or (), strict=False):
+                found.setdefault(name, set()).add(value)
+    return {name: value for name, (value, *others) in found.items() if not others and _MASK not in value}
+
+
+def _shown_name(job: Job) -> str:
+    """What matches GitHub's name of the job, whatever its matrix is."""
+    parts = expressions.split(job.name or job.own_id)
+    own = "".join(".*" if part.is_expression else re.escape(part.text) for part in parts) + r"( \(.*\))?"
+    return f"{_shown_name(job.call.caller)} / {own}" if job.call else own
+
+
+def _needed(job: Job) -> list[str]:
+    """Each output that the job reads, or that those read which call it, as `JOB.NAME`."""
+    text = repr([job.env, job.with_, job.container and job.container.image, [(s.run, s.env) for s in job.steps]])
+    own = [f"{job.needed_id(name)}.{output}" for name, output in _REFERENCE.findall(text)]
+    return [*own, *(_needed(job.call.caller) if job.call else ())]
+
+
+def _shown(
+    workflow: Workflow, job: Job, row: Row, event: EventContext, recovered: RecoveredJob
+) -> Iterator[tuple[str, str]]:
+    """Texts of the row as the workflow gives them, each with what the log shows."""
+    resolve = expanded.row_resolver(workflow, job, row, event)
+    for own in job.steps:
+        try:
+            env = {**resolve.contexts["env"], **resolve.values(own.env, step=own)}
+            script = "\n".join(_lines(_masked(resolve.with_env(env).shown(own.run or ""))))
+            image = resolve.shown(job.container.image) if job.container else ""
+        except WorkflowError:
+            continue
+        for step in recovered.scripts if len(_OUTPUT.sub("", script)) >= _LEAST_LITERAL else ():
+            text = "\n".join(_lines(step.script))
+            if _match(script, text) is not None:
+                yield from ((script, text), (image, recovered.image))
+                yield from ((shown(value), step.env[name]) for name, value in env.items() if name in step.env)
+
+
+def _match(template: str, text: str) -> tuple[str, ...] | None:
+    """The texts in the place of the template's marks; None if it is another text or can be divided in two ways."""
+    parts = list(map(re2.escape, _OUTPUT.split(template)[::2]))
+    longest, shortest = (re2.fullmatch("(?s)" + each.join(parts), text) for each in ("(.*)", "(.*?)"))
+    return longest.groups() if longest and longest.groups() == shortest.groups() else None
+
+
 def _lines(script: str) -> list[str]:
     return [printable(line.rstrip()) for line in script.rstrip().split("\n")] if script.strip() else []
 
 
-def _same_name(shown: str, own: str) -> bool:
+def same_name(shown: str, own: str) -> bool:
     """Whether CI shows the job's `own` name as `shown`: cut if it is long, behind its caller's in a called workflow."""
     for name in (shown, shown.rpartition(" / ")[2]):
         stem = re.sub(r"(\.\.\.|…)$", "", name)

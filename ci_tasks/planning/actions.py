@@ -7,11 +7,14 @@ replace it.
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatch
 
 from ci_tasks.agent.records import Deviation
+from ci_tasks.planning.script import part
 from ci_tasks.workflow.context import Resolver
 from ci_tasks.workflow.expressions import references
 from ci_tasks.workflow.model import Job, Step
@@ -20,11 +23,12 @@ from ci_tasks.workflow.values import OpenObject, Unknown, Value
 
 CHECKOUT, SETUP_PYTHON, VERSION = "actions/checkout", "actions/setup-python", "python-version"
 BUILD, PRE_COMMIT = "docker/build-push-action", "pre-commit/action"
+UPLOAD, DOWNLOAD = "actions/upload-artifact", "actions/download-artifact"
 _MOVES, _ROOM, _TELLS = "only moves files around in CI", "frees room on CI's machine", "only tells people"
 # An action, or the directory of several, and why nothing is run for it.
 WITHOUT_EFFECT = {
     "actions/cache": _MOVES,
-    "actions/upload-artifact": _MOVES,
+    f"{UPLOAD}/merge": _MOVES,
     "jlumbroso/free-disk-space": _ROOM,
     "easimon/maximize-build-space": _ROOM,
     "docker/login-action": "docker's own login on this host counts",
@@ -39,7 +43,7 @@ WITHOUT_EFFECT = {
 }
 # Actions that install a program, which is to be here.
 ON_PATH = {"astral-sh/setup-uv": "uv", "actions/setup-node": "node", "mozilla-actions/sccache-action": "sccache"}
-_SCRIPTS = {*ON_PATH, BUILD, PRE_COMMIT}
+SCRIPTS = (*ON_PATH, BUILD, PRE_COMMIT, UPLOAD, DOWNLOAD)
 # Outputs that are empty here, as if the cache had missed and the app had given no token.
 _ABSENT_OUTPUTS: dict[str, dict[str, Value]] = {
     "actions/cache": {"cache-hit": ""},
@@ -91,7 +95,8 @@ def architecture(job: Job, resolve: Resolver) -> str:
 
 def used_inputs(step: Step) -> dict[str, object]:
     """The inputs of a step's action that make a difference, unevaluated."""
-    unused = _UNUSED_INPUTS.get(name_of(step), ())
+    action = name_of(step)
+    unused = step.with_ if action in ON_PATH else _UNUSED_INPUTS.get(action, ())
     return {key: value for key, value in step.with_.items() if key not in unused}
 
 
@@ -119,25 +124,64 @@ def input_deviations(action: str, step: Step, inputs: Mapping[str, str]) -> Iter
             yield Deviation(f"step {step.name!r}", f"{key}: {value}", "not used", f"{action} is not run")
 
 
-def on_path(action: str) -> str:
-    """The script that stands for an action which installs a program."""
-    program = ON_PATH[action]
-    missing = f"{action} is not run, and {program} is not on PATH here: install {program}"
-    return f"command -v {program} || {{ echo {shlex.quote(f'ci-tasks: blocked: {missing}')} >&2; exit 125; }}\n"
+def _blocked(why: str) -> str:
+    return f"{{ echo {shlex.quote(f'ci-tasks: blocked: {why}')} >&2; exit 125; }}\n"
 
 
-def pre_commit(inputs: Mapping[str, str]) -> str:
-    """The commands of pre-commit/action."""
-    arguments = inputs.get("extra_args") or "--all-files"
-    return f"python -m pip install pre-commit\npre-commit run --show-diff-on-failure --color=always {arguments}\n"
+def script(action: str, inputs: Mapping[str, str], workspace: str, uploaded: Iterable[str]) -> tuple[str, str]:
+    """The script that stands for one of SCRIPTS, and what it does; "" for what has no equivalent here. `uploaded` are
+    the artifacts that there are."""
+    if program := ON_PATH.get(action):
+        why = f"{action} is not run, and {program} is not on PATH here: install {program}"
+        return f"command -v {program} || {_blocked(why)}", "is to be on PATH"
+    if action == UPLOAD:
+        return _upload(inputs, workspace)
+    if action == DOWNLOAD:
+        return _download(inputs, uploaded)
+    if action == BUILD:
+        text = _docker_build(inputs)
+    else:  # the commands of pre-commit/action
+        arguments = inputs.get("extra_args") or "--all-files"
+        text = f"python -m pip install pre-commit\npre-commit run --show-diff-on-failure --color=always {arguments}\n"
+    return text, text.strip()
 
 
-def docker_build(inputs: Mapping[str, str]) -> str | None:
-    """`docker build` with the inputs of docker/build-push-action; None for one that pushes, or asks for what has no
-    option here."""
+def _upload(inputs: Mapping[str, str], workspace: str) -> tuple[str, str]:
+    """The script that keeps what upload-artifact uploads, and where: below the deepest directory that all paths have in
+    common, or by its name if the path is one file."""
+    lines = [line.strip() for line in inputs.get("path", "").splitlines() if line.strip()]
+    paths = [posixpath.join(workspace, line) for line in lines if not line.startswith("!")]
+    searched = [posixpath.dirname(_WILDCARD.split(path)[0]) if _WILDCARD.search(path) else path for path in paths]
+    root = posixpath.commonpath(searched or [workspace])
+    place = f"artifacts/uploaded/{inputs.get('name') or 'artifact'}"
+    patterns = shlex.join(posixpath.relpath(path, root) for path in paths)
+    code = "1" if inputs.get("if-no-files-found") == "error" else "0"
+    script = part("UPLOAD", place=shlex.quote(place), root=shlex.quote(root), patterns=patterns, code=code)
+    return script, f"kept in {place}"
+
+
+_WILDCARD = re.compile(r"[*?[]")
+
+
+def _download(inputs: Mapping[str, str], uploaded: Iterable[str]) -> tuple[str, str]:
+    """The script that stands for download-artifact, and what it does: it unpacks what jobs that ran here uploaded."""
+    name, into = inputs.get("name", ""), inputs.get("path") or "."
+    meant = [each for each in uploaded if each == name or (not name and fnmatch(each, inputs.get("pattern") or "*"))]
+    if not meant or inputs.get("run-id"):
+        why = f"no job that ran here uploaded {name or inputs.get('pattern') or 'artifacts'}, at most 1.5 MB packed"
+        return _blocked(f"{why}; an override of the step in hosts.yaml replaces it"), f"blocked: {why}"
+    is_flat = name or inputs.get("merge-multiple") == "true"
+    pairs = [(shlex.quote(each), shlex.quote(into if is_flat else f"{into}/{each}")) for each in meant]
+    lines = [f'mkdir -p -- {to} && tar -xzf "$CI_TASKS_RUN_DIR/tmp/artifacts/"{each} -C {to}\n' for each, to in pairs]
+    return "".join(lines), f"what a job that ran here uploaded: {', '.join(meant)}"
+
+
+def _docker_build(inputs: Mapping[str, str]) -> str:
+    """`docker build` with the inputs of docker/build-push-action; "" for one that pushes or has an input without an
+    option."""
     known = {"context", "push", "load", "no-cache", "pull", "secrets", *_BUILD_OPTIONS, *_BUILD_LISTS}
     if inputs.get("push", "false") not in ("false", "") or not known.issuperset(inputs) or inputs.get("secrets"):
-        return None
+        return ""
     words = ["docker", "build"]
     words += [f"--{key}" for key in ("no-cache", "pull") if inputs.get(key) == "true"]
     words += [word for key, flag in _BUILD_OPTIONS.items() if inputs.get(key) for word in (flag, inputs[key])]
@@ -156,7 +200,7 @@ def result(step: Step | None, id: str) -> dict[str, Value]:
     unknown = Unknown((f"{name}.outputs",))
     if not action or step is None:
         return OpenObject(name, {"outputs": OpenObject(f"{name}.outputs")})
-    if action in _SCRIPTS:
+    if action in SCRIPTS and action != UPLOAD:
         return OpenObject(name, {"outputs": unknown})
     if step.action:
         end = Unknown((f"{name}.outcome",))

@@ -11,7 +11,7 @@ from ci_tasks.planning.actions import architecture, version_matches
 from ci_tasks.planning.steps import PlannedSteps, condition_texts, expression_texts, referenced_names
 from ci_tasks.records import ONLY_TESTS
 from ci_tasks.workflow.context import ASSUMED, EventContext, Resolver
-from ci_tasks.workflow.model import Job, Row, Workflow
+from ci_tasks.workflow.model import OF_REPOSITORY, Job, Row, Workflow
 from ci_tasks.workflow.runner import labels
 from ci_tasks.workflow.values import Unknown, leaves, shown, unknowns
 
@@ -116,6 +116,9 @@ def _of_job(workflow: Workflow, job: Job, row: Row, event: EventContext, resolve
     if row.total > 1 and (isinstance(limit, Unknown) or limit != row.total):
         ci = f"{shown(limit)} rows at once"
         yield Deviation("strategy.max-parallel", ci, "as many as fit", "--jobs and the GPUs decide")
+    called = dict.fromkeys(each.call.workflow.path for each in workflow.jobs.values() if each.call)
+    for of in filter(None, map(OF_REPOSITORY.fullmatch, called)):
+        yield Deviation("called workflow", of[0], event.given.workflow_dirs[of[1]], "--workflow-dir")
     holds = resolve.decide(job.condition)
     if holds is not True:
         ci = "only GitHub knows whether it runs" if isinstance(holds, Unknown) else "does not run"

@@ -119,7 +119,7 @@ class _Planning:
         self.row = replace(self.row, env=rows.environment(workflow, job, self.row, event))
         self.resolve = rows.row_resolver(workflow, job, self.row, event)
         self.resolve.number(job.timeout_minutes, "timeout-minutes")
-        self.steps = plan_steps(job, self.resolve, self.overrides)
+        self.steps = plan_steps(job, self.resolve, self.overrides, event.artifacts)
 
     def plan(self, directory: str | None) -> RowPlan:
         """`directory` has the venv that the row shares with others."""
@@ -276,6 +276,7 @@ class _Planning:
             setup=setup,
             container=container,
             github=self._github(),
+            artifacts=self.event.artifacts,
         )
 
     def _github(self) -> dict[str, str]:

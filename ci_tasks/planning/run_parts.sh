@@ -278,6 +278,25 @@ if [ -z "${CI_TASKS_INSIDE:-}" ]; then
     --entrypoint bash @image@ "$CI_TASKS_RUN_DIR/run.sh"
 fi
 
+#: [UPLOAD]
+#: The step that stands for upload-artifact.
+shopt -s globstar nullglob
+IFS='' into=$CI_TASKS_RUN_DIR/@place@ root=@root@ files=()
+set -- @patterns@
+[ -d "$root" ] || { set -- "${root##*/}"; root=${root%/*}; }
+cd -- "$root" 2> /dev/null || set --
+for pattern; do for file in $pattern; do [ ! -e "$file" ] || files+=("$file"); done; done
+[ "${#files[@]}" != 0 ] || { echo "no files were found in $root"; exit @code@; }
+mkdir -p -- "$into"
+tar -chf - -- "${files[@]}" | tar -xf - -C "$into"
+
+#: [ARTIFACT]
+# What a job that ran before uploaded, for download-artifact.
+mkdir -p -- "$_tmp/artifacts" && base64 -d << 'END_OF_ARTIFACT' > "$_tmp/artifacts/"@artifact@ ||
+@text@
+END_OF_ARTIFACT
+  blocked "cannot write in $_tmp"
+
 #: [STEP]
 @decide@if begin @begin@; then
   (

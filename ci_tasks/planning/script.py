@@ -57,6 +57,7 @@ class PlannedStep:
     timeout_minutes: float | None = None
     late: Mapping[str, str] = field(default_factory=dict)
     own: bool = False  # belongs to this row alone, because it depends on the matrix
+    is_script: bool = True  # the workflow's own, not one that stands for an action
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Script:
 
     `container` are the words of a job-level container: options for `docker run`, and the image last. `setup` is the
     directory of the shared install steps that the script waits for; `is_setup` says that it is these steps itself.
-    `probe`: the venv gets the probe.
+    `probe`: the venv gets the probe. `artifacts` are what other jobs uploaded, by name: tar.gz in base64.
     """
 
     title: str
@@ -92,6 +93,7 @@ class Script:
     container: Sequence[str] = ()
     github: Mapping[str, str] = field(default_factory=dict)
     probe: bool = False
+    artifacts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_venv(self) -> bool:
@@ -116,6 +118,7 @@ def render(script: Script) -> str:
         _venv(script.venv) if script.venv else "",
         part("PROBE") if script.probe and script.has_venv else "",
         part("ADAPTER") if not script.container else "",
+        *(part("ARTIFACT", artifact=shlex.quote(name), text=packed) for name, packed in script.artifacts.items()),
         *_steps(script),
         part("SETUP_TAIL") if script.is_setup else part("TAIL"),
     ]

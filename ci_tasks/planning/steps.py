@@ -22,9 +22,9 @@ from ci_tasks.planning.script import NotLateError, PlannedStep, late_test, late_
 from ci_tasks.workflow import expressions
 from ci_tasks.workflow.context import Resolver, UnknownValueError, is_unset
 from ci_tasks.workflow.expressions import FAILURE, SUCCESS
-from ci_tasks.workflow.model import Job, Step
+from ci_tasks.workflow.model import OF_REPOSITORY, Job, Step
 from ci_tasks.workflow.suite import label_of, matches_job
-from ci_tasks.workflow.values import OpenObject, Unknown, Value
+from ci_tasks.workflow.values import OpenObject, Unknown, Value, unknowns
 
 _SHELLS = {
     None: ("bash", "-e", "{0}"),
@@ -46,16 +46,18 @@ class PlannedSteps:
     sources: tuple[Step, ...] = ()
 
     def split(self) -> tuple[tuple[PlannedStep, ...], tuple[PlannedStep, ...]]:
-        """The leading steps that are the same for every row, done once, and the rest. The last step is never shared."""
-        first = next((number for number, step in enumerate(self.steps) if step.own), len(self.steps) - 1)
+        """The leading steps that are the same for every row, done once, and the rest. The last script is not shared."""
+        last = max((number for number, step in enumerate(self.steps) if step.is_script), default=0)
+        first = next((number for number, step in enumerate(self.steps[:last]) if step.own), last)
         return self.steps[:first], self.steps[first:]
 
 
-def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> PlannedSteps:
-    """Evaluate the job's steps for the row that `resolve` stands for. Raises WorkflowError, ConfigError."""
+def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override], uploads: Iterable[str] = ()) -> PlannedSteps:
+    """Evaluate the job's steps for the row that `resolve` stands for. `uploads` are the artifacts of other jobs that
+    there are. Raises WorkflowError, ConfigError."""
     check_job(job, resolve.file)
     runner = OpenObject("runner", {**resolve.contexts["runner"], "arch": actions.architecture(job, resolve)})
-    planner = _StepsPlanner(job, overrides)
+    planner = _StepsPlanner(job, overrides, uploads)
     planner.add(job.steps, resolve.with_contexts(runner=runner, steps={}))
     if not planner.planned:
         raise WorkflowError("has no step to run", file=resolve.file, job=job.id, line=job.line)
@@ -65,9 +67,11 @@ def plan_steps(job: Job, resolve: Resolver, overrides: Sequence[Override]) -> Pl
 def check_job(job: Job, file: str) -> None:
     """Raises WorkflowError for a job with what no row of it could have."""
     if job.uses:
-        where = "is not in the checkout" if job.uses.startswith("./") else "is in another repository"
-        message, text = f"calls a workflow that {where}", f"uses: {job.uses}"
-        raise WorkflowError(message, file=file, job=job.id, line=job.line, text=text)
+        of, text = OF_REPOSITORY.fullmatch(job.uses), f"uses: {job.uses}"
+        where = "not in the checkout" if job.uses.startswith("./") else "in another repository"
+        hint = f"--workflow-dir {of[1]}=DIR reads it from a checkout of that repository" if of else ""
+        message = f"calls a workflow that is {where}"
+        raise WorkflowError(message, file=file, job=job.id, line=job.line, text=text, hint=hint)
     for key in job.refused:
         raise WorkflowError(f"`{key.name}`: {key.why}", file=file, job=job.id, line=key.line)
 
@@ -75,8 +79,8 @@ def check_job(job: Job, file: str) -> None:
 class _StepsPlanner:
     """What a row runs, as far as its steps have been looked at."""
 
-    def __init__(self, job: Job, overrides: Sequence[Override]) -> None:
-        self.job, self.overrides = job, overrides
+    def __init__(self, job: Job, overrides: Sequence[Override], uploaded: Iterable[str]) -> None:
+        self.job, self.overrides, self.uploaded = job, overrides, uploaded
         self.planned: list[PlannedStep] = []
         self.deviations: list[Deviation] = []
         self.sources: list[Step] = []
@@ -102,8 +106,10 @@ class _StepsPlanner:
         for key in step.refused:
             raise _refused(f"`{key.name}` is not supported: {key.why}", step, resolve)
         action = actions.name_of(step)
-        if why := actions.without_effect(action):
-            # Unevaluated: the key of a cache asks for hashFiles, which only CI's runner can answer.
+        why = actions.without_effect(action)  # unevaluated: the key of a cache asks for hashFiles, as the runner can
+        if action == actions.UPLOAD and not _is_known(step, _with_exported(step, self.sources, resolve)):
+            why = "its inputs or its `if` are known while it runs in CI"
+        if why:
             self.deviations.append(Deviation(f"step {step.name!r}", f"uses {step.uses}", "not run", why))
             return None
         resolve = _with_exported(step, self.sources, resolve)
@@ -127,19 +133,16 @@ class _StepsPlanner:
         return None
 
     def _add_equivalent(self, action: str, step: Step, resolve: Resolver, scope: str) -> None:
-        if action in actions.ON_PATH:
-            self._add_script(actions.on_path(action), "is to be on PATH", step, resolve, scope)
-            return
-        if action not in (actions.CHECKOUT, actions.SETUP_PYTHON, actions.BUILD, actions.PRE_COMMIT):
+        if action not in (actions.CHECKOUT, actions.SETUP_PYTHON, *actions.SCRIPTS):
             raise _unsupported(step, resolve, "uses an action that has no equivalent here")
         if action in (actions.CHECKOUT, actions.SETUP_PYTHON):
             resolve.condition(step.condition, step=step)  # known only while the job runs: too late for these two
         inputs = {key: resolve.text(value, step=step) for key, value in actions.used_inputs(step).items()}
-        if action in (actions.BUILD, actions.PRE_COMMIT):
-            script = actions.docker_build(inputs) if action == actions.BUILD else actions.pre_commit(inputs)
-            if script is None:
+        if action in actions.SCRIPTS:
+            script, here = actions.script(action, inputs, str(resolve.contexts["github"]["workspace"]), self.uploaded)
+            if not script:
                 raise _unsupported(step, resolve, "builds an image and pushes it, or with what has no equivalent here")
-            self._add_script(script, script.strip(), step, resolve, scope)
+            self._add_script(script, here, step, resolve, scope)
             return
         if action == actions.SETUP_PYTHON:
             if not inputs.get(actions.VERSION):
@@ -157,9 +160,17 @@ class _StepsPlanner:
         """A script that stands for the step's action."""
         self.deviations.append(Deviation(f"step {step.name!r}", f"uses {step.uses}", here, "the action is not run"))
         literal = script.replace("${{", "${{ '${{' }}")
-        self.planned.append(
-            _run_step(replace(step, run=literal, uses=None, with_={}, shell="bash"), self.job, resolve, scope)
-        )
+        script_step = replace(step, run=literal, uses=None, with_={}, shell="bash", working_directory=".")
+        self.planned.append(replace(_run_step(script_step, self.job, resolve, scope), is_script=False))
+
+
+def _is_known(step: Step, resolve: Resolver) -> bool:
+    """Whether neither the inputs of a step's action nor its `if` wait for earlier steps or for GitHub."""
+    try:
+        values = [resolve.value([*step.with_.values()], step=step), resolve.decide(step.condition, step=step)]
+    except WorkflowError:  # of hashFiles
+        return False
+    return next(unknowns(values), None) is None
 
 
 # -- overrides ---------------------------------------------------------------------------------------------------------

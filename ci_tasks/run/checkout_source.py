@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_tasks import registry, resources, safe_output
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import CheckoutError, UnknownName, WorkflowError, printable
-from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
+from ci_tasks.errors import CheckoutError, UnknownName, UsageError, WorkflowError, did_you_mean, printable
+from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, by_job
 from ci_tasks.resources import user_path
-from ci_tasks.workflow.model import Job
+from ci_tasks.workflow.model import OF_REPOSITORY, Job
 from ci_tasks.workflow.suite import label_of, matches_job, plain_names
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Conversion
     from ci_tasks.config import Override
+    from ci_tasks.logs.job_facts import RecoveredJob
     from ci_tasks.run.events import EventStream
     from ci_tasks.workflow.context import EventContext
     from ci_tasks.workflow.model import Workflow
@@ -68,6 +69,21 @@ class CheckoutSource:
         if self.sample:
             return f"checkout: the embedded sample {SAMPLE} ({self.how}); --repo DIR or {REPO_ENV} picks another"
         return printable(f"checkout: {self.path}{f' at {self.rev}' if self.rev else ''} ({self.how})")
+
+    def with_outputs_of(self, jobs: Sequence[RecoveredJob], option: str = "") -> CheckoutSource:
+        """The same, with the outputs of jobs that the logs of `jobs` show where none are given. Raises UsageError if
+        the `option` that names them asks for some, and they show none."""
+        from ci_tasks.logs.job_row import shown_outputs
+
+        event = event_context(self, secrets=self.workflow.secrets)
+        found = shown_outputs(self.workflow, jobs, event, self.suite.describe)
+        if option and not found:
+            hint = (
+                "give the log of a job that reads one in a script, a variable or an image, or --output JOB.NAME=VALUE"
+            )
+            raise UsageError(f"{option} shows no output of another job", hint=hint)
+        sources = {f"needs.{name.replace('.', '.outputs.', 1)}": option or "CI's log" for name in found}
+        return replace(self, given=GivenValues(outputs=by_job(found), sources=sources).under(self.given))
 
     def label_of(self, name: str) -> str:
         """The label that a label, a job's name or a PR label means; any other text stays as it is."""
@@ -127,13 +143,22 @@ def open_source(
     """Find the checkout and read its workflow. Raises CheckoutError, WorkflowError, UnknownName."""
     path, how = find_checkout(repo)
     sample = path == resources.path(SAMPLE)
-    found = _read(path, rev, workflow)
+    found = _read(path, rev, workflow, given)
     for name, option in given.sources.items():  # a mistyped one would give nothing
         if option == "--input" and (name := name.removeprefix("inputs.")) not in found.inputs:
             raise UnknownName("input", name, found.inputs, where=found.path)
         if option == "--output" and (name := name.split(".")[1]) not in found.jobs:
             raise UnknownName("job", name, found.jobs, where=found.path)
-    return CheckoutSource(path, how, found, sample, rev, given)
+    called = {of[1] for job in found.jobs.values() if (of := OF_REPOSITORY.fullmatch(job.uses or ""))}
+    if unused := next((name for name in given.workflow_dirs if name not in called), ""):
+        message = f"--workflow-dir {unused}: {found.path} calls no workflow of it{did_you_mean(unused, called)}"
+        raise UsageError(message, hint=f"it calls those of: {', '.join(sorted(called)) or 'no other repository'}")
+    source = CheckoutSource(path, how, found, sample, rev, given)
+    if not given.outputs_from:
+        return source
+    from ci_tasks.logs.job_log import jobs_in
+
+    return source.with_outputs_of(jobs_in(given.outputs_from), f"--outputs-from {given.outputs_from}")
 
 
 def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = None) -> EventContext:
@@ -155,12 +180,20 @@ def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = N
     )
 
 
-def _read(path: Path, rev: str | None, name: str | None) -> Workflow:
+def _read(path: Path, rev: str | None, name: str | None, given: GivenValues) -> Workflow:
     from ci_tasks.workflow.reader import read_with_called, render_template
 
     def read_file(name: str) -> str | None:
-        is_inside = Path(os.path.realpath(path / name)).is_relative_to(os.path.realpath(path))
-        return _text(path, rev, name) if is_inside else None
+        of = OF_REPOSITORY.fullmatch(name)
+        if of and of[1] not in given.workflow_dirs:
+            return None
+        root, at, file = (Path(given.workflow_dirs[of[1]]), None, of[2]) if of else (path, rev, name)
+        is_inside = Path(os.path.realpath(root / file)).is_relative_to(os.path.realpath(root))
+        text = _text(root, at, file) if is_inside else None
+        if of and text is None:
+            message = f"--workflow-dir {of[1]}: {root} has no {file}"
+            raise UsageError(message, hint=f"check out {of[1]} at {of[3]} there")
+        return text
 
     name = name or _usual(path, rev)
     for file in (name, f"{name.removesuffix('.j2')}.j2"):

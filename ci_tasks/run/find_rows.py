@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,7 @@ from ci_tasks.workflow.suite import label_of, matches_job
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Checkout, Deviation
 
+_LARGEST_ARTIFACT = 2 << 20  # bytes in base64, which are part of run.sh
 _DOCKER = re.compile(r"^\s*(?:sudo\s+)?docker\s", re.MULTILINE)
 
 
@@ -132,8 +135,8 @@ def _with_outputs(
         for other in rows.needed_outputs(workflow, job, event):
             if _runs_here(source, other):
                 event = _with_outputs(source, other, event, workspace, checkout)
-        outputs = _run_job(source, job, event, workspace, checkout)
-        return replace(event, outputs={**event.outputs, id: outputs})
+        outputs, artifacts = _run_job(source, job, event, workspace, checkout)
+        return replace(event, outputs={**event.outputs, id: outputs}, artifacts={**event.artifacts, **artifacts})
     file = next(each.call.workflow for each in called.values() if each.call)
     names = expressions.references(" ".join(str(raw) for raw in file.outputs.values()))
     for own_id, each in called.items():
@@ -181,8 +184,8 @@ def _clone(source: CheckoutSource, base: str | None) -> Iterator[tuple[Path, Che
 
 def _run_job(
     source: CheckoutSource, job: Job, event: EventContext, workspace: Path, checkout: Checkout
-) -> dict[str, str]:
-    """The job's outputs, after its steps have run in `workspace`."""
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The job's outputs, and the artifacts that it uploaded, after its steps have run in `workspace`."""
     if why := _why_not_here(job):
         message = f"its output decides the rows, and it cannot be run here: {why}"
         raise WorkflowError(message, file=source.workflow.path, job=job.id, line=job.line)
@@ -207,7 +210,20 @@ def _run_job(
     resolve = rows.row_resolver(source.workflow, job, row, here)
     written = {step.id: _written(os.path.join(run.outputs, step.id)) for step in job.steps if step.id}
     resolve.contexts["steps"] = {step: {"outputs": outputs} for step, outputs in written.items()}
-    return resolve.strings(job.outputs)
+    return resolve.strings(job.outputs), _artifacts(os.path.join(run.artifacts, "uploaded"))
+
+
+def _artifacts(directory: str) -> dict[str, str]:
+    """Its directories by name, as tar.gz in base64. Larger ones are left out: run.sh has the others."""
+    import tarfile
+
+    packed: dict[str, str] = {}
+    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
+        file = BytesIO()
+        with tarfile.open(fileobj=file, mode="w:gz") as tar:
+            tar.add(os.path.join(directory, name), ".")
+        packed[name] = b64encode(file.getvalue()).decode()
+    return {name: text for name, text in packed.items() if len(text) <= _LARGEST_ARTIFACT}
 
 
 def _why_not_here(job: Job) -> str:

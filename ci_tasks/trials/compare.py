@@ -8,12 +8,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import default_base, resolve_rev
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, one_line, printable
+from ci_tasks.logs.job_row import row_candidates
+from ci_tasks.records import FAILED
 from ci_tasks.report.table import paragraph
-from ci_tasks.run.checkout_source import ExecutionOptions, RunRequest, open_source
+from ci_tasks.results.history import RunQuery, search
+from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context, open_source
 from ci_tasks.run.label import execute_label
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
@@ -21,6 +25,8 @@ from ci_tasks.trials.report import SideResult
 from ci_tasks.trials.rules import AB, BLOCKED, BROKEN, CANNOT_TELL, ERROR, FINE, FIXED, FLAKY, RISE, YOURS
 from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, given_key, pinned, rows_named
 from ci_tasks.trials.words import CANCELLED, COMPARE
+from ci_tasks.workflow.model import Row
+from ci_tasks.workflow.rows import job_of
 
 if TYPE_CHECKING:
     from ci_tasks.run.events import EventStream
@@ -76,13 +82,16 @@ def compare(
     source = open_source(options.repo, None, options.workflow, config.given)
     label = source.label_of(options.label)
     revision, parted_from = (options.base, "") if options.base else default_base(source.path)
-    names = tuple(row.row for row in rows_named(source, label, options.only))
+    rows_here = rows_named(source, label, options.only)
+    names = tuple(row.row for row in rows_here)
     commit = resolve_rev(source.path, revision)
     sources = {YOURS: source, BASE: open_source(str(source.path), commit, source.workflow.path, config.given)}
     there = {row.row for row in rows_named(sources[BASE], label, None)}
     if missing := [name for name in names if name not in there]:
         message = f"the base {commit[:12]} has no row {missing[0]} of label {label}: nothing to compare it with"
         raise UsageError(message, hint="--only leaves out what is new on your tree, --base names another base")
+    if options.ci:
+        print("\n".join(map(printable, _in_ci(source, label, rows_here))), flush=True)
     run = RunRequest(label, None, host, image=options.image, rows=names, probe=not options.no_probe)
     with ExitStack() as stack:
         trees = {side: stack.enter_context(pinned(each, None)) for side, each in sources.items()}
@@ -115,6 +124,16 @@ def compare(
     lines += ["", *paragraph(f"{word}{_PROMISES.get(word, '')}", width)]
     print("\n".join(lines), flush=True)
     return ComparisonResult(word, COMPARE[word], label, host, base.commit, yours.commit, ERROR, RISE, rows)
+
+
+def _in_ci(source: CheckoutSource, label: str, rows: Sequence[Row]) -> list[str]:
+    """What CI's last runs say of the rows, by the failure that each had here last."""
+    failed = search(RunQuery(label=label, status=(FAILED,)))
+    signatures = {run.row: run.triage.signature for run in reversed(failed) if run.triage}
+    event = event_context(source, secrets=source.workflow.secrets)
+    listed = row_candidates(source.workflow, job_of(source.workflow, label), rows, event)
+    shown = {each.row.row: (each.names, signatures.get(each.row.row, "")) for each in listed}
+    return list(registry.hook("ci_row_history")(source.origin, source.workflow.path, shown))
 
 
 def _notes(rows: Sequence[RowComparison], width: int | None) -> list[str]:

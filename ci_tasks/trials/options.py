@@ -10,6 +10,7 @@ from ci_tasks.cli.shared import RowOptions
 
 _ON_MY_TREE = "run the working tree instead of CI's commit, to show that it is fixed"
 _BASE = "the revision to compare with (default: merge base with origin/main, or main)"
+_CI = "first say how often each row failed in the last 20 runs of CI, and whether as it last failed here"
 _MAX_RUNS = "give up after so many new runs of a row, of both sides together"
 _ROW = "the row's name, or a part that no other row has"
 _AXIS = "what to search: commit, or with one commit of the checkout: image, submodule:PATH, or overlay:NAME of --with"
@@ -59,6 +60,7 @@ class ReproduceOptions(TrialOptions):
 class CompareOptions(JournalOptions):
     only: str | None = flags.ONLY.field()
     base: str | None = flags.BASE.field(help=_BASE)
+    ci: bool = flags.switch(_CI, feature="ci_history").field()
     max_runs: int = flags.number(_MAX_RUNS, "runs", minimum=6, default=20).field()
 
 

@@ -166,6 +166,7 @@ class CiJob:
 def find_job(recovered: RecoveredJob, options: ReproduceOptions, given: GivenValues) -> CiJob:
     """Raises UsageError, CheckoutError if the commit or the row is not known, or the commit cannot be had."""
     mine = open_source(options.repo, None, options.workflow or recovered.workflow or None, given)
+    mine = mine.with_outputs_of([recovered])
     options = replace(options, label=mine.label_of(options.label)) if options.label else options
     commit = options.rev or recovered.commit
     if options.on_my_tree and not (commit and find_commit(mine.path, commit)):
@@ -175,7 +176,7 @@ def find_job(recovered: RecoveredJob, options: ReproduceOptions, given: GivenVal
         if FAILED_STEPS_ONLY in recovered.missing:
             hint = f"the log has failed steps only: save all of it with `gh run view RUN --log`\n{hint}"
         raise UsageError("the log does not say which commit CI ran", hint=hint)
-    source = _checkout_at(mine, commit, recovered, options)
+    source = _checkout_at(mine, commit, recovered, options).with_outputs_of([recovered])
     row, at = _row(source, recovered, options), source.rev or commit
     return CiJob(mine if options.on_my_tree else source, recovered, row, at, is_merged_here=at != commit)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.workflow import shell
-from ci_tasks.workflow.model import Job, Step, Workflow
+from ci_tasks.workflow.model import Workflow
 from ci_tasks.workflow.rows import trigger_of
 from ci_tasks.workflow.suite import ChangedRule
 
@@ -37,7 +37,7 @@ def changed_jobs(workflow: Workflow) -> Iterator[ChangedJob]:
     """The jobs whose matrix comes from a job with such a script."""
     for job in workflow.jobs.values():
         needed = [workflow.jobs[name] for name in job.needs if name in workflow.jobs and "needs." in str(job.matrix)]
-        rules = (read_rule(step.run or "", _shell(step, other)) for other in needed for step in other.steps)
+        rules = (read_rule(step.run or "", step.shell or other.shell) for other in needed for step in other.steps)
         if rule := next(filter(None, rules), None):
             yield ChangedJob(job.id, trigger_of(workflow, job), rule)
 
@@ -90,7 +90,3 @@ def _line(pattern: str) -> re.Pattern[str] | None:
         return re.compile(pattern, re.ASCII)
     except re.error:
         return None
-
-
-def _shell(step: Step, job: Job) -> str | None:
-    return step.shell or job.shell

@@ -38,9 +38,9 @@ ASSUMED = (
 class EventContext:
     """What a run's contexts are made of. `base_sha` is "" where the base's commit is not known.
 
-    `outputs` are those of the jobs that were run for them; `secrets` are names, and so are `empty_secrets`, which are
-    set to nothing. `read_secret` gives the value of one for a comparison, None where it is not set. `given` is what a
-    person says of what only GitHub knows.
+    `outputs` are those of the jobs that were run for them, and `artifacts` what these uploaded, as tar.gz in base64;
+    `secrets` are names, and so are `empty_secrets`, which are set to nothing. `read_secret` gives the value of one for
+    a comparison, None where it is not set. `given` is what a person says of what only GitHub knows.
     """
 
     sha: str = _UNKNOWN_SHA
@@ -52,6 +52,7 @@ class EventContext:
     empty_secrets: tuple[str, ...] = ()
     read_secret: Callable[[str], str | None] = field(default=lambda name: None, repr=False, compare=False)
     outputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    artifacts: Mapping[str, str] = field(default_factory=dict)
     given: GivenValues = NOTHING_GIVEN
 
 

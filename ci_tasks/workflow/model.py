@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field, fields
 from typing import Any
@@ -70,7 +71,7 @@ class Container:
 @dataclass(frozen=True)
 class Job:
     """One job of a workflow, unevaluated. `matrix` is a mapping, or an expression that gives one. `refused` keys make
-    it an error to run the job, `unused` ones are a difference from CI. `calls`: it `uses` a workflow of the checkout,
+    it an error to run the job, `unused` ones are a difference from CI. `calls`: it `uses` a workflow that was read,
     whose jobs follow it, each with its `call`."""
 
     id: str
@@ -108,13 +109,19 @@ class Job:
         return f"{self.call.caller.id}{CALLED}{name}" if self.call else name
 
     @property
+    def actions(self) -> set[str]:
+        """What its steps use, without a version."""
+        return {(step.uses or "").split("@")[0] for outer in self.steps for step in outer.all_steps}
+
+    @property
     def is_labelled(self) -> bool:
         """Whether a person can ask for it: not where it only calls others, or makes and removes CI's machines."""
-        uses = {(step.uses or "").split("@")[0] for step in self.steps}
-        return not (self.calls or uses & _OF_MACHINES)
+        return not (self.calls or self.actions & _OF_MACHINES)
 
 
 CALLED = " / "  # between a job and one of the workflow that it calls, as GitHub shows them
+# OWNER/REPO, a workflow in it, and the ref.
+OF_REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)/(\.github/workflows/[^/@]+)@(.+)")
 _OF_MACHINES = {"volcengine/vemlp-github-runner", "machulav/ec2-github-runner"}
 
 
@@ -141,9 +148,9 @@ _CODE_EVENTS = (*_PULL_REQUEST, "push", "merge_group")
 
 @dataclass(frozen=True)
 class Workflow:
-    """A workflow file. `path` is from the checkout's root; `rendered` says that it came from a template. `events` start
-    it; `filters` say which pull requests do, by `paths`, `branches` and the like. `unused` keys are a difference from
-    CI."""
+    """A workflow file. `path` is from the checkout's root, or as `OF_REPOSITORY` has it; `rendered` says that it came
+    from a template. `events` start it; `filters` say which pull requests do, by `paths`, `branches` and the like.
+    `unused` keys are a difference from CI."""
 
     path: str
     name: str

@@ -21,6 +21,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import WorkflowError, did_you_mean
 from ci_tasks.workflow.model import (
     CALLED,
+    OF_REPOSITORY,
     Call,
     Container,
     Job,
@@ -78,8 +79,9 @@ def read_with_called(
     text: str, file: str, read_file: Callable[[str], str | None], *, rendered: bool = False
 ) -> Workflow:
     """The workflow with what it uses of its checkout: the steps of composite actions, and the jobs of other workflows,
-    each as `CALLER / JOB`. `read_file` gives the text of a file there, None where there is none. What is not there, or
-    is no composite action, stays: the plan refuses it by name. Raises WorkflowError for what cannot be read."""
+    each as `CALLER / JOB`. `read_file` gives the text of a file there, or of another repository's workflow by the name
+    that `OF_REPOSITORY` describes, None where there is none. What is not there, or is no composite action, stays: the
+    plan refuses it by name. Raises WorkflowError for what cannot be read."""
     return _with_called(_with_local_actions(read(text, file, rendered=rendered), read_file), read_file, _MAX_CALLS)
 
 
@@ -90,7 +92,7 @@ def _with_called(workflow: Workflow, read_file: Callable[[str], str | None], lev
     jobs: dict[str, Job] = {}
     secrets = set(workflow.secrets)
     for job in workflow.jobs.values():
-        file = job.uses.removeprefix("./") if job.uses and job.uses.startswith("./") else ""
+        file = _called_file(job.uses or "", workflow)
         text = read_file(file) if file else None
         if text is None:
             jobs[job.id] = job
@@ -103,6 +105,14 @@ def _with_called(workflow: Workflow, read_file: Callable[[str], str | None], lev
         caller = jobs[job.id] = replace(job, calls=True)
         jobs.update({inner.id: inner for inner in (_inside(caller, each, called) for each in called.jobs.values())})
     return replace(workflow, jobs=jobs, secrets=tuple(sorted(secrets)))
+
+
+def _called_file(uses: str, caller: Workflow) -> str:
+    """The file that a job of `caller` calls; "" if its name is no workflow's."""
+    if not uses.startswith("./"):
+        return uses if OF_REPOSITORY.fullmatch(uses) else ""
+    beside = OF_REPOSITORY.fullmatch(caller.path)
+    return f"{beside[1]}/{uses.removeprefix('./')}@{beside[3]}" if beside else uses.removeprefix("./")
 
 
 def _inside(caller: Job, job: Job, workflow: Workflow) -> Job:

@@ -117,22 +117,28 @@ def missing_outputs(job: Job, event: EventContext) -> list[str]:
 
 def needed_outputs(workflow: Workflow, job: Job, event: EventContext) -> list[str]:
     """As `missing_outputs`, of anything in the job that would run: what is unknown in its variables, its container and
-    its steps."""
+    its steps; and the jobs without GPUs that upload what it downloads."""
     resolve = row_resolver(workflow, job, blank_row(job), event)
     resolve = resolve.with_contexts(steps=OpenObject("steps"))
     container = [job.container.image, job.container.options, job.container.env] if job.container else []
-    seen = [resolve.value([dict(workflow.file_of(job).env), dict(job.env), *map(_plain, container)])]
+    seen = [resolve.value([workflow.file_of(job).env, job.env, *container])]
     for step in job.steps:
         if _may_run(step, resolve):
             seen.append(resolve.decide(step.condition, step=step))
-            seen.append(resolve.value([step.run, dict(step.env), dict(step.with_)], step=step))
+            seen.append(resolve.value([step.run, step.env, step.with_], step=step))
     names = (name for value in seen for unknown in unknowns(value) for name in unknown.names)
     needed = (name.removeprefix("needs.").partition(".outputs")[0] for name in names if name.startswith("needs."))
-    return list(dict.fromkeys([*missing_outputs(job, event), *needed]))
+    uploading = _uploading(workflow, job, event) if "actions/download-artifact" in job.actions else ()
+    return list(dict.fromkeys([*missing_outputs(job, event), *needed, *uploading]))
 
 
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
+def _uploading(workflow: Workflow, job: Job, event: EventContext) -> Iterator[str]:
+    """The jobs before it that upload artifacts."""
+    for other in (workflow.jobs[name] for name in job.needs if name in workflow.jobs):
+        yield from _uploading(workflow, other, event)
+        labels = runner.labels_with_fallbacks(other, row_resolver(workflow, other, blank_row(other), event))
+        if "actions/upload-artifact" in other.actions and runner.gpu_count(labels) == 0:
+            yield other.id
 
 
 def row_resolver(workflow: Workflow, job: Job, row: Row, event: EventContext) -> Resolver:

@@ -4,7 +4,7 @@ docker's `--gpus`. Pure. None for a text that does not say it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ci_tasks.workflow.model import Job
@@ -42,9 +42,9 @@ def is_hosted(labels: Sequence[str]) -> bool:
 
 def gpu_count(labels: Sequence[str]) -> int | None:
     """The GPUs of the machine: 0 where it is GitHub's usual one, or named after its processors."""
-    count = _in_labels(labels)
-    if count is not None or any(map(names_gpu, labels)):
-        return count
+    found = {count for count in map(gpus_in_label, labels) if count is not None}
+    if found or any(map(names_gpu, labels)):
+        return found.pop() if len(found) == 1 else None
     return 0 if is_hosted(labels) or any(map(names_cpu, labels)) else None
 
 
@@ -92,12 +92,6 @@ _FLAG = re.compile(r"device=([A-Za-z0-9-]+(?:,[A-Za-z0-9-]+)*)|(?:count=)?([0-9]
 def gpus_in_label(label: str) -> int | None:
     """The number in a runner's label; None too for one that says two."""
     found = {int(next(filter(None, match.groups()))) for match in _LABEL.finditer(label.lower())}
-    return found.pop() if len(found) == 1 else None
-
-
-def _in_labels(labels: Iterable[str]) -> int | None:
-    """The number that the runner's labels agree on."""
-    found = {count for count in map(gpus_in_label, labels) if count is not None}
     return found.pop() if len(found) == 1 else None
 
 

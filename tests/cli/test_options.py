@@ -120,6 +120,8 @@ def overlay(*words: str) -> OverlayOptions:
         (RowOptions(test=("a.py::x') or True or ('",)), "--test takes FILE::NAME"),
         (GivenOptions(output=("image=v",)), "--output takes JOB.NAME=VALUE, not 'image=v'"),
         (GivenOptions(github_event="/nowhere.json"), "cannot read /nowhere.json as JSON"),
+        (GivenOptions(workflow_dir=("templates=/tmp",)), "--workflow-dir takes OWNER/REPO=DIR, not 'templates=/tmp'"),
+        (GivenOptions(workflow_dir=("a/b=/nowhere",)), "--workflow-dir a/b: /nowhere is no directory"),
         (overlay("sglang"), "--with takes NAME=DIR, not 'sglang'"),
         (overlay("../x=/tmp"), "--with takes NAME=DIR, not '../x=/tmp'"),
         (overlay("sglang=/nowhere"), "--with sglang: /nowhere is no directory"),

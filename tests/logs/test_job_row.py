@@ -14,11 +14,13 @@ from ci_tasks.logs.job_row import (
     context_of_log,
     identify_row,
     row_candidates,
+    shown_outputs,
 )
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Workflow
 from ci_tasks.workflow.reader import read as read_workflow
+from ci_tasks.workflow.reader import read_with_called
 from tests.logs import github_format as github
 from tests.parts.entries import describe
 
@@ -173,3 +175,62 @@ def test_the_log_says_more_of_the_event_than_what_is_known_here() -> None:
     known = RecoveredJob(commit="a" * 40, workspace="/w")
     context = context_of_log(known, dataclasses.replace(HERE, repository="o/r"))
     assert (context.sha, context.workspace, context.repository) == ("a" * 40, "/w", "o/r")
+
+
+# -- outputs of other jobs ---------------------------------------------------------------------------------------------
+
+OUTPUTS = """
+on: pull_request
+jobs:
+  policy: {runs-on: x, outputs: {cadence: x, labels: x, image: x, flag: x, twice: x}, steps: [{run: x}]}
+  gpu:
+    needs: policy
+    strategy: {matrix: {part: [0, 1]}}
+    uses: ./.github/workflows/run.yml
+    with:
+      image: ${{ needs.policy.outputs.image }}
+      command: >-
+        python run_suite.py --part ${{ matrix.part }} --cadence ${{ needs.policy.outputs.cadence }}
+        --labels ${{ needs.policy.outputs.labels }} ${{ github.event_name == 'push' && '--all' || '' }}
+  other: {needs: policy, runs-on: x, steps: [{run: "python run_suite.py --labels ${{ needs.policy.outputs.cadence }}"}]}
+"""
+CALLED_FILE = """
+on: {workflow_call: {inputs: {command: {type: string}, image: {type: string, default: i}}}}
+jobs:
+  run:
+    runs-on: gpu
+    container: {image: "${{ inputs.image }}"}
+    env: {KEY: "${{ secrets.KEY }}", FLAG: "${{ needs.policy.outputs.flag == 'x' && 'a' || 'b' }}"}
+    steps: [{run: "${{ inputs.command }}", env: {SUITE: "${{ inputs.command }}!"}}]
+"""
+COMMAND = "python run_suite.py --part 1 --cadence {} --labels {} "
+IN_LOG = {"cadence": "nightly", "labels": '["a b"]', "image": "acme/trainer:pr-7"}
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "shown"),
+    [
+        ("gpu (1) / run", COMMAND.format("nightly", '["a b"]'), IN_LOG),
+        # A log that does not name its job is that of any job with such a script.
+        ("", COMMAND.format("nightly", '["a b"]'), IN_LOG),
+        ("gpu (1) / run", COMMAND.format("***", "[]"), {"labels": "[]", "image": "acme/trainer:pr-7"}),
+        # Which text is which output's is not known.
+        ("gpu (1) / run", COMMAND.format("a --labels b", "c"), {}),
+        ("gpu (1) / run", "python other.py", {}),
+        ("other", COMMAND.format("nightly", "[]"), {}),
+        ("other", "python run_suite.py --labels weekly", {"cadence": "weekly"}),
+    ],
+)
+def test_outputs_of_other_jobs_are_what_the_log_of_a_job_shows_where_it_uses_them(
+    name: str, command: str, shown: dict[str, str]
+) -> None:
+    workflow = read_with_called(OUTPUTS, "ci.yml", {".github/workflows/run.yml": CALLED_FILE}.get)
+    step = RecoveredStep("Run", 1, script=command, env={"SUITE": f"{command}!", "FLAG": "a"})
+    job = RecoveredJob(job_name=name, image="acme/trainer:pr-7", steps=(step,))
+    assert shown_outputs(workflow, [job], HERE, describe) == {f"policy.{name}": value for name, value in shown.items()}
+
+
+def test_an_output_that_is_seen_with_two_values_is_not_known() -> None:
+    workflow = read_with_called(OUTPUTS, "ci.yml", lambda file: None)
+    steps = [RecoveredStep("Run", 1, script=f"python run_suite.py --labels {value}") for value in ("a", "b")]
+    assert shown_outputs(workflow, [RecoveredJob(job_name="other", steps=tuple(steps))], HERE, describe) == {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from textwrap import dedent, indent
 
 import pytest
@@ -127,15 +129,63 @@ def test_a_cache_is_left_out_by_name_and_its_key_is_not_evaluated() -> None:
           if: steps.cache.outputs.cache-hit != 'true'
           run: pip install
         - uses: actions/upload-artifact@v4
-          with: {path: x}
+          with: {path: x, name: "${{ hashFiles('x') }}"}
+        - uses: actions/upload-artifact@v4
+          with: {path: "${{ steps.date.outputs.now }}"}
+        - uses: actions/upload-artifact/merge@v4
         """
     )
-    assert [deviation.what for deviation in planned.deviations] == [
+    assert [deviation.what for deviation in planned.deviations if deviation.here == "not run"] == [
         "step 'actions/cache@v4'",
         "step 'actions/cache/restore@v4'",
-        "step 'actions/upload-artifact@v4'",
+        *["step 'actions/upload-artifact@v4'"] * 2,
+        "step 'actions/upload-artifact/merge@v4'",
     ]
     assert planned.steps[1].on_success, "a cache that is not there has missed"
+
+
+@pytest.mark.parametrize(("inputs", "kept"), CASES["upload-artifact keeps files below what its paths have in common"])
+def test_upload_artifact_keeps_files_below_what_its_paths_have_in_common(
+    tmp_path: Path, inputs: str, kept: list[str]
+) -> None:
+    run_dir, workspace = tmp_path / "run", tmp_path / "it's"
+    for name in ("a/b/x.log", "a/b/y.txt", "a/z.log", "a/odd name.log", "c/x.log"):
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).write_text(name)
+    contexts = {"github": {"workspace": str(workspace)}}
+    planned = plan(f"- uses: actions/upload-artifact@v4\n  with: {inputs}\n- run: x\n", contexts=contexts)
+    assert planned.steps[0].directory == "."
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", planned.steps[0].text], cwd=workspace, env={"CI_TASKS_RUN_DIR": str(run_dir)}
+    )
+    artifact = run_dir / "artifacts/uploaded"
+    found = sorted(str(path.relative_to(artifact)) for path in artifact.rglob("*") if path.is_file())
+    assert (found if done.returncode == 0 else [f"exit {done.returncode}"]) == kept
+
+
+def test_what_stands_for_an_action_is_no_last_step_that_rows_do_not_share() -> None:
+    upload = "- {uses: actions/upload-artifact@v4, if: always(), with: {path: x}}\n"
+    shared, rest = plan(f"- run: install\n- run: pytest\n{upload}").split()
+    assert [step.text for step in shared] == ["install"] and len(rest) == 2
+
+
+def test_download_artifact_unpacks_what_was_uploaded_here_or_blocks() -> None:
+    def download(inputs: str) -> tuple[str, str]:
+        job = job_of(f"- uses: actions/download-artifact@v4\n  with: {inputs}\n")
+        resolve = Resolver("ci.yml", "j", job.line, CONTEXTS)
+        planned = plan_steps(job, resolve, (), {"logs": "x", "log dir": "x"})
+        return planned.steps[0].text, planned.deviations[0].here
+
+    unpack = 'mkdir -p -- {0} && tar -xzf "$CI_TASKS_RUN_DIR/tmp/artifacts/"{1} -C {0}\n'
+    assert download("{name: logs, path: in}")[0] == unpack.format("in", "logs")
+    assert download("{}")[0] == unpack.format("./logs", "logs") + unpack.format("'./log dir'", "'log dir'")
+    flat = download("{pattern: log*s, merge-multiple: true}")
+    assert flat == (unpack.format(".", "logs"), "what a job that ran here uploaded: logs")
+    for inputs in ("{name: other}", "{pattern: x*}", "{name: logs, run-id: 7}"):
+        text, here = download(inputs)
+        assert here.startswith("blocked: no job that ran here uploaded ")
+        done = subprocess.run(["bash", "-c", text], stderr=subprocess.PIPE)
+        assert done.returncode == 125 and done.stderr.startswith(b"ci-tasks: blocked: no job that ran here uploaded")
 
 
 @pytest.mark.parametrize("action", ["actions/cache-thing@v1", "docker/login-action-2@v3", "./.github/actions/own"])

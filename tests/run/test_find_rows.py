@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,41 @@ def test_outputs_of_jobs_and_of_called_workflows_reach_rows_variables_and_steps(
     with pytest.raises(UnknownValueError, match="the rows are not known") as caught:
         find_rows(source, "tests", event_context(source), "HEAD", run_needs=False)
     assert caught.value.hint.startswith("--run-needs runs rows here, or give --output rows.rows=VALUE")
+
+
+ARTIFACTS = """
+on: pull_request
+jobs:
+  build:
+    runs-on: ubuntu-latest
+    steps:
+      - run: mkdir dist && echo wheel > dist/a.whl
+      - uses: actions/upload-artifact@v4
+        with: {name: dist, path: dist}
+  on-gpus:
+    runs-on: 8-gpu-h100
+    steps: [{run: exit 1}, {uses: actions/upload-artifact@v4, with: {path: x}}]
+  install:
+    needs: [build, on-gpus]
+    runs-on: ubuntu-latest
+    steps:
+      - {uses: actions/download-artifact@v4, with: {name: dist, path: in}}
+      - run: cp in/a.whl COPY
+"""
+
+
+@pytest.mark.parametrize("run_needs", [True, False])
+def test_artifacts_that_a_needed_job_uploads_are_unpacked_in_the_row(
+    commit: Callable[[str], Path], tmp_path: Path, run_needs: bool
+) -> None:
+    path, out = commit(ARTIFACTS.replace("COPY", shlex.quote(str(tmp_path / "copy")))), tmp_path / "out"
+    plan(PlanOptions(label="install", repo=str(path), run_needs=run_needs, base="HEAD", out=str(out), json=True))
+    done = subprocess.run(["bash", str(out / "01/run.sh")], capture_output=True, text=True)
+    assert done.returncode == (0 if run_needs else 125), done
+    if run_needs:
+        assert (tmp_path / "copy").read_text() == "wheel\n"
+    else:
+        assert "ci-tasks: blocked: no job that ran here uploaded dist" in done.stderr
 
 
 def test_a_matrix_of_a_caller_that_waits_for_a_job_is_an_error_that_names_it(commit: Callable[[str], Path]) -> None:

@@ -18,6 +18,7 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.checkout import snapshot as untracked
 from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions, RemoteOptions, RunOptions, jobs, plan, remote, run
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError
+from ci_tasks.logs.job_log import jobs_in
 from ci_tasks.results import store
 from ci_tasks.run import label
 from ci_tasks.run.checkout_source import RunRequest
@@ -26,6 +27,7 @@ from ci_tasks.run.label import changed_runs
 from ci_tasks.run.prepare import PreparedBatch, announce_large_files
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
+from tests.logs import github_format
 from tests.parts.git import repository
 
 
@@ -55,6 +57,7 @@ jobs:
   eight: {runs-on: 8-gpu-h200, steps: [{run: touch RAN}]}
   rocm: {runs-on: [rocm-mi300], steps: [{run: touch RAN}]}
   called: {uses: ./.github/workflows/other.yml}
+  away: {uses: o/r/.github/workflows/run.yml@v1}
 """
 UNKNOWN = "the workflow does not say how many GPUs the row takes"
 
@@ -72,6 +75,7 @@ def checkout(commit: Callable[[str], Path], tmp_path: Path) -> Path:
         ("rocm", "runs on rocm-mi300, a runner with AMD GPUs; only NVIDIA GPUs are supported", ""),
         # What a job is comes before what its runner has.
         ("called", "calls a workflow that is not in the checkout", ""),
+        ("away", "calls a workflow that is in another repository", "--workflow-dir o/r=DIR"),
     ],
 )
 def test_plan_run_and_remote_refuse_it_before_anything_runs(
@@ -104,6 +108,69 @@ def test_a_person_says_what_the_workflow_does_not_and_the_plan_names_it(
     assert [named in row["deviations"] for row in rows] == [count == gpus and label != "eight" for count in counts]
 
 
+AWAY = """
+on: {workflow_call: {outputs: {size: {value: "${{ jobs.one.outputs.size }}"}}}}
+jobs:
+  one:
+    runs-on: ubuntu-latest
+    outputs: {size: "${{ steps.s.outputs.size }}"}
+    steps: [{id: s, run: "echo size=4 >> $GITHUB_OUTPUT"}]
+"""
+
+
+def test_a_workflow_of_another_repository_comes_from_a_directory(
+    commit: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "on: push\njobs:\n  away: {uses: o/r/.github/workflows/run.yml@v1}\n"
+    after = "{needs: away, runs-on: ubuntu-latest, env: {SIZE: '${{ needs.away.outputs.size }}'}, steps: [{run: x}]}"
+    repo, other = str(commit(f"{text}  after: {after}\n")), tmp_path / "other"
+    (other / ".github/workflows").mkdir(parents=True)
+    options = PlanOptions(
+        label="after", repo=repo, json=True, run_needs=True, base="HEAD", workflow_dir=(f"o/r={other}",)
+    )
+    with pytest.raises(UsageError, match=r"--workflow-dir o/r: .*other has no \.github/workflows/run\.yml") as caught:
+        plan(options)
+    assert caught.value.hint == "check out o/r at v1 there"
+    (other / ".github/workflows/run.yml").write_text(AWAY)
+    assert plan(options) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["env"] == {"SIZE": "4"}
+    named = {
+        "what": "called workflow",
+        "ci": "o/r/.github/workflows/run.yml@v1",
+        "here": str(other),
+        "why": "--workflow-dir",
+    }
+    assert named in row["deviations"]
+    with pytest.raises(UsageError, match="calls no workflow of it; did you mean 'o/r'") as caught:
+        plan(PlanOptions(label="after", repo=repo, workflow_dir=(f"o/rr={other}",)))
+    assert caught.value.hint == "it calls those of: o/r"
+
+
+def test_outputs_of_other_jobs_come_from_cis_log(
+    commit: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = "bash tests.sh --tag ${{ needs.build.outputs.tag }}"
+    text = "on: push\njobs:\n  build: {runs-on: ubuntu-latest, outputs: {tag: x}, steps: [{run: docker ps}]}\n"
+    repo = str(commit(f"{text}  test: {{needs: build, runs-on: ubuntu-latest, steps: [{{run: '{script}'}}]}}\n"))
+    log = tmp_path / "ci.log"
+    log.write_bytes(
+        github_format.render(github_format.Job("test", (github_format.Step("Run", "bash tests.sh --tag v7"),)))
+    )
+    options = PlanOptions(label="test", repo=repo, json=True, outputs_from=str(log))
+    assert plan(options) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    named = {"what": "needs.build.outputs.tag", "ci": "GitHub's value", "here": "v7", "why": f"--outputs-from {log}"}
+    assert named in row["deviations"]
+    assert plan(replace(options, output=("build.tag=v8",))) == 0
+    assert '"here": "v8", "why": "--output"' in " ".join(capsys.readouterr().out.split())
+    log.write_bytes(github_format.render(github_format.Job("build", (github_format.Step("Run", "docker ps"),))))
+    jobs_in.cache_clear()
+    with pytest.raises(UsageError, match=r"ci\.log shows no output of another job") as caught:
+        plan(options)
+    assert "--output JOB.NAME=VALUE" in caught.value.hint
+
+
 def test_it_cannot_contradict_the_workflow(checkout: Path) -> None:
     with pytest.raises(UsageError, match="--gpus 4: the workflow says 8") as caught:
         plan(PlanOptions(label="eight", repo=str(checkout), gpus=4))
@@ -114,7 +181,7 @@ def test_jobs_lists_what_is_not_known_and_what_is_refused(checkout: Path, capsys
     assert jobs(JobsOptions(repo=str(checkout), json=True)) == 0
     rows = {row["row"]: row for row in json.loads(capsys.readouterr().out)}
     assert {name: row["gpus"] for name, row in rows.items()} == {
-        "train": None, "mixed[cpu-0]": 0, "mixed[any]": None, "eight": 8, "rocm": None, "called": None,
+        "train": None, "mixed[cpu-0]": 0, "mixed[any]": None, "eight": 8, "rocm": None, "called": None, "away": None,
     }  # fmt: skip
     assert [name for name, row in rows.items() if "refused" in row] == ["rocm"]
     assert jobs(JobsOptions(repo=str(checkout))) == 0

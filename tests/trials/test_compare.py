@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ci_tasks import registry
 from ci_tasks.agent.records import Checkout
 from ci_tasks.config import Config, read
 from ci_tasks.errors import UsageError
@@ -119,6 +120,22 @@ def test_the_same_command_goes_on_and_one_of_a_single_test_is_another(source: Ch
     options = CompareOptions(label="quick", only="a", base="main", repo=str(source.path))
     one_test = compare(options, given, execute=Script(base_a="...", yours_a="xxx"))
     assert (one_test.verdict, one_test.rows[0].yours.runs) == ("yours", 3)
+
+
+def test_cis_history_comes_before_any_run_and_needs_a_repository_on_github(
+    source: CheckoutSource, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    script = Script(base_a="...", yours_a="xxx")
+    with pytest.raises(UsageError, match="--ci needs a checkout whose origin is on GitHub") as caught:
+        compared(source, script, ci=True)
+    assert "run it without --ci" in caught.value.hint and script.runs == []
+    monkeypatch.setattr(registry, "hook", lambda name: lambda *asked: [f"{name} {asked[1:]}"])
+    compared(source, script, ci=True)
+    shown = capsys.readouterr().out
+    names = ("e2e-test-quick (a.py, 0)",)
+    assert shown.index(f"ci_row_history {('.github/workflows/pr-test.yml', {'a': (names, '')})}") < shown.index(
+        "comparing"
+    )
 
 
 def test_what_cannot_be_compared_is_refused(source: CheckoutSource) -> None:

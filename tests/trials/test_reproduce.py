@@ -56,6 +56,21 @@ def test_a_merge_that_is_gone_is_made_again_from_its_parents_beside_the_checkout
     assert [(item.what, item.ci) for item in record.deviations] == [("code", f"merge commit {'1' * 12}")]
 
 
+def test_outputs_of_other_jobs_are_those_that_the_log_shows(clone: Path) -> None:
+    build = "build: {runs-on: x, outputs: {tag: x}, steps: [{run: docker ps}]}"
+    steps = "steps: [{run: 'bash tests.sh --tag ${{ needs.build.outputs.tag }}'}]"
+    text = f"on: pull_request\njobs:\n  {build}\n  test: {{needs: build, runs-on: ubuntu-latest, {steps}}}\n"
+    (clone / ".github/workflows/pr-test.yml").write_text(text)
+    git(clone, "commit", "-qam", "build")
+    step = RecoveredStep("Run", 1, script="bash tests.sh --tag v7")
+    recovered = RecoveredJob(job_name="test", commit=git(clone, "rev-parse", "HEAD"), steps=(step,))
+    for on_my_tree in (False, True):
+        options = ReproduceOptions(log="-", repo=str(clone), on_my_tree=on_my_tree)
+        given = find_job(recovered, options, NOTHING_GIVEN).source.given
+        assert given.outputs == {"build": {"tag": "v7"}}
+        assert given.sources == {"needs.build.outputs.tag": "CI's log"}
+
+
 def test_parents_that_cannot_be_merged_are_an_error_that_offers_the_pull_requests_commit(clone: Path) -> None:
     git(clone, "checkout", "-q", "-b", "conflict", "main")
     (clone / "b").write_text("of another\n")

@@ -117,6 +117,23 @@ def test_four_levels_are_read_and_a_fifth_is_an_error() -> None:
         read(text, chain(5))
 
 
+def test_a_workflow_of_another_repository_is_read_if_it_is_given_and_its_own_calls_stay_there() -> None:
+    call = "on: workflow_call\njobs:\n  inner: {uses: ./.github/workflows/b.yml}\n"
+    here = {".github/workflows/b.yml": "no workflow", "a/action.yml": ACTION}
+    there = {"o/r/.github/workflows/a.yml@v1": call, "o/r/.github/workflows/b.yml@v1": STEPS}
+    text = "on: push\njobs:\n  top: {uses: o/r/.github/workflows/a.yml@v1}\n"
+    workflow = read(text, {**here, **there})
+    (job,) = workflow.labelled
+    assert job.id == "top / inner / j"
+    assert workflow.file_of(job).path == "o/r/.github/workflows/b.yml@v1"
+    assert job.steps[0].action and job.steps[0].action.file == "a/action.yml", "a runner has the caller's checkout"
+    assert [job.calls for job in read(text, here).jobs.values()] == [False]
+
+
+STEPS = "on: workflow_call\njobs:\n  j: {runs-on: x, steps: [{uses: ./a}]}\n"
+ACTION = "runs: {using: composite, steps: [{run: x, shell: bash}]}\n"
+
+
 def test_a_workflow_that_calls_itself_is_an_error() -> None:
     files = {".github/workflows/a.yml": "on: workflow_call\njobs:\n  a: {uses: ./.github/workflows/a.yml}\n"}
     with pytest.raises(WorkflowError, match="GitHub allows 4"):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.cli.program import run as ci_tasks
-from ci_tasks.features.ci_history.history import PastJob, judge
+from ci_tasks.features.ci_history.history import PastJob, ci_row_history, judge
+from ci_tasks.logs.job_log import from_url
 from tests.logs.github.github_server import REPO, Serving, Storage, job, leads_to, run
 
 
@@ -107,3 +108,23 @@ def test_what_github_refuses_is_said_and_the_triage_stands(
     ci_tasks(["ci-tasks", "triage", "--url", URL])
     said = capsys.readouterr().out
     assert "AssertionError: 1 != 2" in said and "CI's history shows nothing: " in said
+
+
+@pytest.mark.parametrize("origin", ["git@github.com:THUDM/slime.git", "https://x@github.com/THUDM/slime"])
+def test_rows_are_found_in_cis_runs_by_their_names_with_or_without_a_failure_here(
+    api: Serving, storage: Storage, origin: str
+) -> None:
+    older = {**run(), "id": 6, "event": "push", "head_branch": "main"}
+    api.on(f"{REPO}/actions/workflows/pr-test.yml/runs", {"workflow_runs": [run(), older]})
+    api.on(f"{REPO}/actions/runs/7/jobs", {"jobs": [{**job(9), "name": "a"}]})
+    api.on(f"{REPO}/actions/runs/6/jobs", {"jobs": [{**job(5), "name": "a", "conclusion": "success"}]})
+    (signature,) = {one.triage.signature for one in from_url(URL)}
+    rows = {"a": (("a",), ""), "again": (("a",), signature), "new": (("a",), "other"), "b": (("b",), "")}
+    lines = ci_row_history(origin, ".github/workflows/pr-test.yml", rows)
+    assert lines[0].startswith("a: 1 of its last 2 runs in CI failed, the last on ")
+    assert lines[1].startswith("again: flaky in CI: 1 of 2 other runs failed in the same way")
+    assert lines[2:] == [
+        "new: new in CI: none of its last 2 runs failed in the same way",
+        "b: 0 of its last 0 runs in CI failed",
+    ]
+    assert api.paths().count(f"{REPO}/actions/runs/7/jobs") == 1, "each run is asked for once, for all rows"
