@@ -11,6 +11,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -91,3 +94,18 @@ def pytest_xdist_auto_num_workers() -> int | None:
 @pytest.fixture(autouse=True)
 def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safe_output, "_added_secrets", set())
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_is_left() -> Iterator[None]:
+    """One that nobody closes starts agents again and again, as long as the tests run."""
+    before = _connections()
+    yield
+    until = time.monotonic() + 5
+    while (left := _connections() - before) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not left
+
+
+def _connections() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "ci-tasks connection"}

@@ -155,7 +155,7 @@ class Executor(RemoteRunManager):
 
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
         """Make the run directories, with their checkouts and those of install steps, where a person can run `run.sh`.
-        Nothing is called afterwards. A host that cannot be used now is no reason to show no plan."""
+        A host that cannot be used now is no reason to show no plan."""
         pairs = {row.plan.setup: row.setup for row in rows if row.plan.setup and row.setup}
         setups = [self._remote_run(RunDir(path), setup, path) for path, setup in pairs.items()]
         own = [self._row_run(row) for row in rows if row.has_own_checkout]
@@ -168,8 +168,6 @@ class Executor(RemoteRunManager):
                 print(f"{row.row.row}, by hand on {self.spec.name}: bash {script}", file=sys.stderr)
         except CiTasksError as problem:
             print(f"nothing to run by hand was made on {self.spec.name}: {problem.message}", file=sys.stderr)
-        finally:
-            self.close()
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 

@@ -195,8 +195,9 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_o
         shutil.rmtree(ready.batch.path, ignore_errors=True)
     rows = list(ready.planned_rows.values())
     session = ready.sessions[0]
-    if makes_on_host or session.spec.kind == "local":
-        session.executor.prepare_manual_run(rows)
+    with closing(session.executor) as executor:
+        if makes_on_host or session.spec.kind == "local":
+            executor.prepare_manual_run(rows)
     return [PlanEntry(**vars(row.plan), run_dir=row.run.path, lacks=session.missing_for(row.row)) for row in rows]
 
 
