@@ -132,6 +132,13 @@ def until(condition: Callable[[], Any], what: str, seconds: float = TIMEOUT_SECO
     pytest.fail(f"not within {seconds:g} s: {what}")
 
 
+def ends(client: Any, code: int) -> str:
+    """What a started command says from here to its end, which has this exit code."""
+    out, err = client.communicate(timeout=120)
+    assert client.returncode == code, out + err
+    return str(out + err)
+
+
 @dataclass
 class CommandResult:
     """What a command said."""

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from ci_tasks import resources
+from tests.parts.cases import named
 
 # What the variable says, None where it is not set.
 NAMED = {"set": "/some/where", "empty": "", "not set": None, "no whole path": "some/where"}
 
 
-@pytest.mark.parametrize("named", NAMED.values(), ids=NAMED)
+@named("named", NAMED)
 def test_the_directories_are_those_of_the_xdg_specification(named: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     for variable in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):

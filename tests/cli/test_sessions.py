@@ -82,15 +82,15 @@ def test_posargs_are_parts_of_row_names_and_options_of_remote(line: str) -> None
     assert parse_posargs("ckpt", line.split()) == MEANT[line]
 
 
-@pytest.mark.parametrize(
-    ("line", "message", "hint"),
-    [
-        ("--hots x", "unknown option --hots; did you mean '--host'?", "`nox -s ckpt -- --help`"),
-        ("--repo x", "unknown option --repo", "`nox -s ckpt -- --help`"),
-        ("--jobs many", "--jobs takes a whole number of rows, not 'many'", "--jobs 4"),
-        ("--resume a", "--resume and --only cannot be combined", "use one"),
-    ],
-)
+POSARGS = [
+    ("--hots x", "unknown option --hots; did you mean '--host'?", "`nox -s ckpt -- --help`"),
+    ("--repo x", "unknown option --repo", "`nox -s ckpt -- --help`"),
+    ("--jobs many", "--jobs takes a whole number of rows, not 'many'", "--jobs 4"),
+    ("--resume a", "--resume and --only cannot be combined", "use one"),
+]
+
+
+@pytest.mark.parametrize(("line", "message", "hint"), POSARGS)
 def test_an_error_in_posargs_names_the_session_and_the_next_step(line: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_posargs("ckpt", line.split())

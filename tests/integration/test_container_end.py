@@ -36,11 +36,7 @@ def box(tmp_path: Path, engine: Engine) -> Iterator[Box]:
     yield from boxed(tmp_path / "home", engine)
 
 
-ENDS = [
-    ("exit 3", "exit", 3),
-    ("exit 0", "exit", 0),
-    ("sleep 600", "cancelled", None),
-]
+ENDS = [("exit 3", "exit", 3), ("exit 0", "exit", 0), ("sleep 600", "cancelled", None)]
 
 
 @pytest.mark.parametrize(("last", "end", "code"), ENDS, ids=[last for last, _, _ in ENDS])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests import fixtures as support
+from tests.fixtures import ends
 from tests.parts import dockerd
 from tests.parts.engine import Engine
 
@@ -105,8 +106,7 @@ def test_cancel_ends_the_container_too(container_person: Any, engine: Engine) ->
     client = container_person.start("remote", "--host", "box", "inline", "--only", "wait")
     support.until(lambda: containers(engine), "the container runs")
     client.send_signal(signal.SIGINT)
-    out, err = client.communicate(timeout=60)
-    assert client.returncode == 130, out + err
+    ends(client, 130)
     assert not containers(engine)
     assert not container_person.processes()
 

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,13 +80,9 @@ class Adapted:
         return json.loads((self.run_dir / "docker.json").read_text())["calls"][-1]
 
     def await_container(self, name: str = NAME) -> dict[str, Any]:
-        end = time.monotonic() + SOON_S
-        while time.monotonic() < end:
-            if self.real("ps", "-q", "--filter", f"name=^{name}$"):
-                found: dict[str, Any] = json.loads(self.real("inspect", name))[0]
-                return found
-            time.sleep(0.05)
-        raise AssertionError(f"no container {name} after {SOON_S} s")
+        support.until(lambda: self.real("ps", "-q", "--filter", f"name=^{name}$"), f"the container {name}")
+        found: dict[str, Any] = json.loads(self.real("inspect", name))[0]
+        return found
 
     def names(self) -> list[str]:
         return self.real("ps", "-a", "--format", "{{.Names}}").split()

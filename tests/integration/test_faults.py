@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures import until
+from tests.fixtures import ends, until
 
 ENDLESS = """\
 import subprocess, sys, time
@@ -38,8 +38,7 @@ def started(person: Any, rows: str = "ppo,dense") -> Any:
 def test_ctrl_c_cancels_what_runs_and_what_waits(endless: Any) -> None:
     client = started(endless)
     client.send_signal(signal.SIGINT)
-    out, err = client.communicate(timeout=60)
-    assert client.returncode == 130, out + err
+    ends(client, 130)
     assert {record["status"] for record in endless.records()} == {"cancelled"}
     assert not endless.processes()
     assert not list(endless.home.glob("runs/*/*/workspace"))
@@ -55,8 +54,7 @@ def test_a_second_ctrl_c_does_not_wait(endless: Any) -> None:
     client.send_signal(signal.SIGINT)
     until(lambda: "cancelling" in client.stdout.readline(), "the first is noticed")
     client.send_signal(signal.SIGINT)
-    client.communicate(timeout=60)
-    assert client.returncode == 130
+    ends(client, 130)
     assert not endless.processes()
     (events,) = endless.home.glob("runs/*/*/events.jsonl")
     assert {record["status"] for record in endless.records()} == {"cancelled"}
@@ -89,6 +87,5 @@ def test_a_row_that_waits_for_gpus_says_who_holds_them(person: Any, tmp_path: Pa
     finally:
         holder.kill()
         holder.communicate()
-    out, err = client.communicate(timeout=60)
-    assert client.returncode == 0, out + err
+    ends(client, 0)
     assert f"GPUs 0-5 held by pid {holder.pid}" in said

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests import fixtures as support
-
-until = support.until
+from tests.fixtures import until
 
 HOSTS = """\
 hosts:
@@ -23,9 +21,7 @@ ONLY = "tiny_dense,tiny_ppo,tiny_moe,async"
 @pytest.fixture
 def fleet(person: Any) -> Any:
     """Their hosts.yaml names two hosts and a pool of them."""
-    file = person.home.with_name("hosts.yaml")
-    file.write_text(HOSTS)
-    person.env["CI_TASKS_HOSTS"] = str(file)
+    person.write_hosts(HOSTS)
     return person
 
 

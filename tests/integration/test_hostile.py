@@ -13,10 +13,6 @@ import pytest
 WORKFLOW = ".github/workflows/pr-test.yml"
 
 
-def edited(before: str, after: str, file: str = WORKFLOW) -> Callable[[Any], object]:
-    return lambda person: person.edit(file, before, after)
-
-
 def with_home_in_the_checkout(person: Any) -> None:
     person.env["CI_TASKS_HOME"] = "mine"
 
@@ -28,54 +24,28 @@ def with_two_other_workflows(person: Any) -> None:
     (person.checkout / (WORKFLOW + ".j2")).unlink()
 
 
-# How it becomes so, the command, its exit code, and what it says of it.
-SPOILT: list[tuple[Callable[[Any], object], str, int, str]] = [
-    (edited("jobs:\n", "jobs: [\n"), "jobs", 2, "invalid YAML"),
-    (edited("setup-python@v5", "unknown@v1"), "plan cpu-unittest", 2, "no equivalent here"),
-    (
-        edited("test_tiny_sglang_config_offload.py", "test_tiny_renamed.py"),
+# What is said of it: how it becomes so, and the command.
+SPOILT: dict[str, tuple[Callable[[Any], object], str]] = {
+    "runs tests/test_tiny_renamed.py, which is not in the checkout": (
+        lambda person: person.edit(WORKFLOW, "test_tiny_sglang_config_offload.py", "test_tiny_renamed.py"),
         "remote sglang-config --host sim",
-        2,
-        "runs tests/test_tiny_renamed.py, which is not in the checkout",
     ),
-    (
-        edited("CI_TASKS_GPU_LOCK_DIR", "SOMETHING_ELSE", "tests/ci/gpu_lock_exec.py"),
-        "remote --host sim ckpt",
-        125,
-        "simulated ones serve the sample only",
-    ),
-    (with_home_in_the_checkout, "plan precision", 2, "inside the checkout"),
-    (
+    "inside the checkout": (with_home_in_the_checkout, "plan precision"),
+    "--workflow FILE picks one of: .github/workflows/another.yml, .github/workflows/other.yml": (
         with_two_other_workflows,
         "jobs --repo .",
-        2,
-        "--workflow FILE picks one of: .github/workflows/another.yml, .github/workflows/other.yml",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("spoil", "command", "code", "message"), SPOILT, ids=[each[-1] for each in SPOILT])
-def test_what_is_wrong_is_said_and_leaves_nothing(
-    person: Any, spoil: Callable[[Any], object], command: str, code: int, message: str
-) -> None:
+@pytest.mark.parametrize("message", SPOILT)
+def test_what_is_wrong_is_said_and_leaves_nothing(person: Any, message: str) -> None:
+    spoil, command = SPOILT[message]
     spoil(person)
     said = person.ci_tasks(*command.split())
-    assert said.code == code, said.out + said.err
-    assert message in said.out + said.err
-    assert "Traceback" not in said.err
+    assert (said.code, message in said.err, "Traceback" in said.err) == (2, True, False), said.out + said.err
     assert not (person.checkout / "mine").exists()
-    assert code != 2 or not list((person.home / "runs").glob("*"))
-
-
-def test_a_hosts_yaml_of_the_checkout_counts_once_it_is_trusted(person: Any) -> None:
-    person.write("hosts.yaml", 'overrides: [{job: cpu-unittest, step: "Install", run: echo evil}]\n')
-    plan = ("plan", "cpu-unittest", "--only", "rewards")
-    untrusted = person.ci_tasks(*plan)
-    assert "hosts.yaml is part of the checkout and does not count" in untrusted.err
-    assert "echo evil" not in untrusted.out
-    trusted = person.ci_tasks("hosts", "--trust")
-    assert trusted.code == 0 and "echo evil" in trusted.out, "what is trusted is shown"
-    assert "echo evil; override in hosts.yaml:1" in person.ci_tasks(*plan).out
+    assert not list((person.home / "runs").glob("*"))
 
 
 def test_a_row_whose_checkout_fails_is_blocked_and_the_others_run(person: Any, tmp_path: Path) -> None:

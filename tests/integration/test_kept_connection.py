@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +21,7 @@ from ci_tasks.errors import Blocked
 from ci_tasks.hosts import mux
 from ci_tasks.hosts.runs import open_connection
 from ci_tasks.hosts.transport import HostKeyRefused
+from tests.fixtures import until
 from tests.parts.sshd import Sshd, SSHServer, new_key
 
 WAIT_S = 10.0
@@ -38,20 +38,12 @@ def place(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         assert found is not None
         yield found
         mux.end()
-        assert eventually(lambda: not list(found.glob("*.sock")))
+        until(lambda: not list(found.glob("*.sock")), "it is closed")
 
 
 @pytest.fixture
 def box(sshd: Sshd) -> SSHServer:
     return sshd.start("box")
-
-
-def eventually(holds: object) -> bool:
-    assert callable(holds)
-    end = time.monotonic() + WAIT_S
-    while not (held := holds()) and time.monotonic() < end:
-        time.sleep(0.01)
-    return bool(held)
 
 
 def logins(box: SSHServer) -> int:
@@ -106,7 +98,7 @@ def test_a_command_that_uses_one_loads_no_ssh_library_and_clean_closes_it(
     person.write_hosts('{"hosts": {"near": {"kind": "ssh", "address": "box", "runtime": "none", "persist": false}}}')
     found = person.ci_tasks("doctor", "--host", "near").out
     assert "connected to box" in found and "is kept" not in found
-    assert eventually(lambda: not list(place.glob("*.sock")))
+    until(lambda: not list(place.glob("*.sock")), "it is closed")
 
 
 @pytest.mark.parametrize("what", ["its process is killed", "every connection dies", "sshd is restarted"])
@@ -133,7 +125,7 @@ def test_what_keeps_a_connection_from_being_made_is_said_and_nothing_is_kept(ssh
     sshd.start("gone").stop()
     with pytest.raises(Blocked, match="cannot be reached: Connection refused"):
         mux.MuxTransport(place, "gone").open("true")
-    assert eventually(lambda: not mux.kept_connections())
+    until(lambda: not mux.kept_connections(), "it is closed")
 
 
 def test_another_key_user_host_or_known_hosts_has_another_connection(
@@ -186,7 +178,7 @@ def test_it_knows_no_secret_of_the_command_that_began_it(
     near: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mux.end()
-    assert eventually(lambda: not mux.kept_connections())
+    until(lambda: not mux.kept_connections(), "it is closed")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     near("true")
     (connection,) = mux.kept_connections()

@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.results.store import read_state_if_readable
-from tests import fixtures as support
+from tests.fixtures import ends, until
 from tests.parts.processes import command_lines, files_named, with_variable
-
-until = support.until
 
 HOSTS = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true, workspace: WORKSPACE}}\n"
 SHORT = "from ci_tasks.planning import planner; planner._CLIENT_SECONDS = 1.0"
@@ -94,8 +92,7 @@ def test_a_signal_that_ends_a_client_cancels_as_ctrl_c_does(
     place: Place = request.getfixturevalue(where)
     client = place.start()
     client.send_signal(number)
-    out, err = client.communicate(timeout=60)
-    assert client.returncode == 130, out + err
+    ends(client, 130)
     assert place.statuses() == {("cancelled", "cancelled before it began")}
     assert not place.processes()
 
@@ -134,8 +131,7 @@ def test_cancel_ends_a_living_client_and_what_a_killed_one_left(there: Place) ->
     assert (done.code, f"still runs: process {client.pid}" in done.err) == (2, True), done
     done = there.person.ci_tasks("cancel", "last")
     assert (done.code, "cancelled " in done.out) == (0, True), done
-    client.communicate(timeout=60)
-    assert client.returncode == 130
+    ends(client, 130)
     assert there.statuses() == {("cancelled", "cancelled before it began")}
     assert not there.processes()
     there.start_and_kill()
@@ -163,8 +159,7 @@ def endless(here: Place) -> Callable[[], Any]:
 def test_a_terminal_that_is_closed_leaves_running_rows_to_themselves(here: Place, endless: Callable[[], Any]) -> None:
     client = endless()
     client.send_signal(signal.SIGHUP)
-    client.communicate(timeout=60)
-    assert client.returncode == -signal.SIGHUP
+    ends(client, -signal.SIGHUP)
     assert {status for status, _ in here.statuses()} == {"running"}
     here.flag.unlink()
     assert "over" in here.person.ci_tasks("attach", "last").out

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from tests import fixtures as support
+from tests.fixtures import ends, until
 from tests.parts import dockerd, proxy
 from tests.parts.engine import Engine
 from tests.parts.processes import command_lines, with_variable
-
-until = support.until
 
 SIM = "hosts: {box: {kind: ssh, address: far, runtime: none, gpus: 8, simulate: true, workspace: WORKSPACE}}\n"
 RUN = ("remote", "--host", "box", "ckpt", "--only", "async")
@@ -90,12 +89,6 @@ def far(person: Any, sshd: Any, tmp_path: Path) -> Iterator[Far]:
     made = Far(person, sshd, tmp_path)
     yield made
     made.road.close()
-
-
-def ends(client: Any, code: int) -> str:
-    out, err = client.communicate(timeout=100)
-    assert client.returncode == code, out + err
-    return str(out + err)
 
 
 @pytest.mark.smoke

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import fixtures as support
+from tests.fixtures import ends
 from tests.parts import dockerd
 from tests.parts.engine import Engine
 
@@ -139,8 +140,7 @@ def test_an_interrupted_retry_is_cancelled_and_the_workspace_is_still_kept(someo
     said = someone.ci_tasks("retry", sorted(path.name for path in (someone.home / "runs").iterdir())[0])
     assert (said.code, "another retry runs in its workspace" in said.out) == (125, True), said.out + said.err
     os.kill(started.pid, signal.SIGINT)
-    out, err = started.communicate(timeout=60)
-    assert started.returncode == 130, out + err
+    ends(started, 130)
     assert workspaces(someone)
 
 

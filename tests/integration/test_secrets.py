@@ -97,11 +97,8 @@ def leaky(person: Any) -> Any:
 
 def use(person: Any, host: str) -> None:
     names = ", ".join(f"SECRET_{place}" for place in PLACES)
-    file = person.home.with_name("hosts.yaml")
-    file.write_text(
-        f"hosts: {{box: {{{host}, runtime: none, secrets: [{names}], artifacts: [/tmp/ci-tasks-test-secrets]}}}}\n"
-    )
-    person.env["CI_TASKS_HOSTS"] = str(file)
+    keys = f"{host}, runtime: none, secrets: [{names}], artifacts: [/tmp/ci-tasks-test-secrets]"
+    person.write_hosts(f"hosts: {{box: {{{keys}}}}}\n")
 
 
 def leaks(data: bytes) -> list[str]:

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests import fixtures as support
-
-until = support.until
+from tests.fixtures import ends, until
 
 # A label whose rows are a line of bash each: what they do stands in their arguments.
 WORKFLOW = """\
@@ -77,12 +75,6 @@ def waiting(person: Any) -> list[str]:
 
 def by_row(person: Any) -> dict[str, dict[str, Any]]:
     return {re.sub(r".*\[(.*)\]", r"\1", record["row"]): record for record in person.records()}
-
-
-def ends(client: Any, code: int) -> str:
-    out, err = client.communicate(timeout=120)
-    assert client.returncode == code, out + err
-    return str(out + err)
 
 
 @pytest.mark.smoke

@@ -193,11 +193,7 @@ REFUSALS: dict[str, tuple[Callable[[Sshd], object], str, list[str]]] = {
         "box",
         ["box (", "(on jump ("],
     ),
-    "no login": (
-        lambda sshd: unauthorized(sshd.start("box")),
-        "box",
-        ["keys tried: {key}; no agent is running"],
-    ),
+    "no login": (lambda sshd: unauthorized(sshd.start("box")), "box", ["keys tried: {key}; no agent is running"]),
     "a passphrase": (
         lambda sshd: (sshd.start("box"), servers.new_key(sshd.key, passphrase="a secret")),
         "box",

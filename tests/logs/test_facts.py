@@ -123,16 +123,16 @@ def test_metrics_without_end_take_no_memory_without_end() -> None:
     assert (len(facts.values), facts.values["m3"]) == (200, 7)
 
 
-@pytest.mark.parametrize(
-    ("line", "is_srun"),
-    [
-        ("srun: unrecognized option '--container-image=x'", True),
-        ("srun: option '--con' is ambiguous; possibilities: '--container' '--context'", True),
-        ("srun: error: Invalid argument (x) for option --container-mounts", True),
-        ("srun: error: gpu1: task 0: Exited with exit code 1", False),
-        ("the test says srun: unrecognized option", False),
-    ],
-)
+SRUN = [
+    ("srun: unrecognized option '--container-image=x'", True),
+    ("srun: option '--con' is ambiguous; possibilities: '--container' '--context'", True),
+    ("srun: error: Invalid argument (x) for option --container-mounts", True),
+    ("srun: error: gpu1: task 0: Exited with exit code 1", False),
+    ("the test says srun: unrecognized option", False),
+]
+
+
+@pytest.mark.parametrize(("line", "is_srun"), SRUN)
 def test_an_option_that_srun_does_not_know(line: str, is_srun: bool) -> None:
     assert _read(f"{line}\nTry 'srun --help'\n").srun == (line if is_srun else "")
 

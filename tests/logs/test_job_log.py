@@ -14,8 +14,9 @@ import pytest
 
 from ci_tasks.errors import UsageError
 from ci_tasks.logs.github import WorkflowJob
-from ci_tasks.logs.job_log import AnalysedLog, from_file, from_url
+from ci_tasks.logs.job_log import AnalysedLog, from_file, from_url, own_modules
 from ci_tasks.logs.log_file import open_log
+from ci_tasks.results.judge_run import modules_lacking
 from tests.logs import github_format as github
 
 OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
@@ -153,3 +154,34 @@ def test_a_job_may_fail_before_its_first_step(tmp_path: Path) -> None:
     log.write_text("".join(f"{name}{stamp}{text}\n" for name, text in said))
     found = [(one.job.job_name, one.triage.cause) for one in from_file(str(log))]
     assert found == [("image", "dependency_version_mismatch"), ("lint", "unknown")]
+
+
+# -- which missing modules are the code's own: by the checkout, or by the repository's name ----------------------------
+
+
+@pytest.mark.parametrize("root", ["", "src", "python"])
+def test_a_checkout_lacks_a_module_whose_package_it_has(tmp_path: Path, root: str) -> None:
+    package = tmp_path / root / "slime/utils"
+    package.mkdir(parents=True)
+    (package / "timer.py").touch()
+    lacks = modules_lacking(str(tmp_path))
+    assert lacks("slime.reward_hub") and lacks("slime.utils.reward_hub")
+    assert not lacks("slime.utils.timer"), "it is there, so another installation was imported"
+    assert not lacks("slime.utils"), "a package is a module, too"
+    assert not lacks("slime.rollout.hub") and not lacks("vllm.utils"), "nothing of it is in the checkout"
+    assert not lacks("slime"), "of a package that is not installed at all Python names the first part"
+
+
+REPOSITORIES = [
+    ("THUDM/slime", "slime.utils.reward_hub", True),
+    ("THUDM/slime", "slimes.x", False),
+    ("NVIDIA-NeMo/Megatron-Bridge", "megatron.bridge.models", True),
+    ("NVIDIA-NeMo/Megatron-Bridge", "megatron.core.models", False),
+    ("somebody/my-trainer", "my_trainer.x", True),
+    ("", "slime.x", False),
+]
+
+
+@pytest.mark.parametrize(("repository", "module", "expected"), REPOSITORIES)
+def test_a_repository_has_the_modules_of_its_own_package(repository: str, module: str, expected: bool) -> None:
+    assert own_modules(repository)(module) == expected

@@ -137,16 +137,16 @@ def test_a_copy_is_for_nobody_else_and_a_full_disk_is_blocked_with_the_way_to_an
 # -- the zip of a run
 
 
-@pytest.mark.parametrize(
-    ("members", "jobs"),
-    [
-        ({"1_ckpt.txt": b"all\n", "0_lint (3.10, x).txt": b"fine\n"}, ["lint (3.10, x)", "ckpt"]),
-        ({"0_a.txt": b"a\n", "a/1_Set up job.txt": b"b\n"}, ["a"]),
-        ({"0_\x1b[2J.txt": b"a\n"}, ["�[2J"]),
-        ({"../../etc/passwd.log": b"a\n"}, ["../../etc/passwd.log"]),  # nothing is unpacked to it
-        ({"saved/failed.log": b"a\n", "notes.md": b"#\n"}, ["saved/failed.log"]),
-    ],
-)
+ZIPS = [
+    ({"1_ckpt.txt": b"all\n", "0_lint (3.10, x).txt": b"fine\n"}, ["lint (3.10, x)", "ckpt"]),
+    ({"0_a.txt": b"a\n", "a/1_Set up job.txt": b"b\n"}, ["a"]),
+    ({"0_\x1b[2J.txt": b"a\n"}, ["�[2J"]),
+    ({"../../etc/passwd.log": b"a\n"}, ["../../etc/passwd.log"]),  # nothing is unpacked to it
+    ({"saved/failed.log": b"a\n", "notes.md": b"#\n"}, ["saved/failed.log"]),
+]
+
+
+@pytest.mark.parametrize(("members", "jobs"), ZIPS)
 def test_a_zip_has_a_log_for_each_job(tmp_path: Path, members: dict[str, bytes], jobs: list[str]) -> None:
     (tmp_path / "logs.zip").write_bytes(zipped(members))
     with open_log(str(tmp_path / "logs.zip")) as log:

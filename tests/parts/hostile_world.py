@@ -171,10 +171,7 @@ class HostileWorld:
         def transport(spec: HostSpec) -> HostileTransport:  # this machine is asked too, and is honest
             return HostileTransport(case.server if spec.name == HOST else HostileServer(near.batch), times, spec.name)
 
-        with (
-            mock.patch.object(runs, "_transport", transport),
-            _output_to(out),
-        ):
+        with mock.patch.object(runs, "_transport", transport), _output_to(out):
             for step in (lambda: flow(case, near, rng), lambda: self._look(rng), lambda: self._away(near)):
                 self._guarded(step, outcome)
 

@@ -66,17 +66,17 @@ def test_a_file_keeps_what_holds_at_several_revisions_once(tmp_path: Path) -> No
     }
 
 
-@pytest.mark.parametrize(
-    ("error", "options"),
-    [
-        (
-            "needs needs.a-b.outputs.c_d, inputs.e-f, vars.G, which only GitHub knows: vars.H",
-            "output=a-b.c_d input=e-f var=G",
-        ),
-        ("the workflow does not say how many GPUs; give them: --gpus N", "gpus=8"),
-        ("runs docker run --gpus all", ""),
-    ],
-)
+ASKED = [
+    (
+        "needs needs.a-b.outputs.c_d, inputs.e-f, vars.G, which only GitHub knows: vars.H",
+        "output=a-b.c_d input=e-f var=G",
+    ),
+    ("the workflow does not say how many GPUs; give them: --gpus N", "gpus=8"),
+    ("runs docker run --gpus all", ""),
+]
+
+
+@pytest.mark.parametrize(("error", "options"), ASKED)
 def test_what_a_refused_plan_asks_for_is_given(error: str, options: str) -> None:
     given = [option.removeprefix("--").removesuffix("=given") for option in record.asked_for(error)]
     assert given == options.split()

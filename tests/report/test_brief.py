@@ -26,21 +26,10 @@ def outside(text: str) -> str:
     return re.sub(f"{re.escape(BEGIN)}\n(> .*\n)*{re.escape(END)}\n", "", text)
 
 
-def test_a_triage_is_verdict_cause_line_context_and_next_command() -> None:
-    assert triage(FOUND, "my failed.log").splitlines() == [
-        "verdict: failed: the code under test, or its configuration",
-        "cause: assertion (a test's assertion failed), confidence 0.90",
-        BEGIN,
-        "> line 3: AssertionError: the loss is 2.0",
-        "> in: test.py:main > loss.py:check",
-        "> signature: AssertionError: the loss is <n>",
-        ">      1 | step 1",
-        f">      2 | {ORDER}",
-        ">      3 | AssertionError: the loss is 2.0",
-        ">      4 | end",
-        END,
-        "next: ci-tasks reproduce --log 'my failed.log'",
-    ]
+def both() -> str:
+    """A triage and two runs; the golden file is screens/brief.md."""
+    passed = RunRecord("20261122-1-ckpt.02", "ckpt", "sync", "h100a", "passed")
+    return triage(FOUND, "my failed.log") + "\n" + runs("20261122-1-ckpt", [passed, RECORD])
 
 
 def test_the_next_command_takes_a_url_as_one_and_asks_for_a_file_of_what_was_piped_in() -> None:
@@ -59,18 +48,6 @@ def test_the_next_command_names_one_of_several_jobs_and_what_to_do_if_the_code_i
         assert triage(found, "a.zip").splitlines()[-1] == f"next: ci-tasks reproduce {words}"
     assert "next: start the job again; " in triage(replace(FOUND, verdict="blocked"), "a.zip")
     assert triage(replace(FOUND, verdict="fail"), "a.zip").startswith("verdict: fail\n"), "a record of an old version"
-
-
-def test_runs_are_counts_the_rows_that_did_not_pass_and_the_first_failure() -> None:
-    passed = RunRecord("20261122-1-ckpt.02", "ckpt", "sync", "h100a", "passed")
-    lines = runs("20261122-1-ckpt", [passed, RECORD]).splitlines()
-    assert lines[:4] == [
-        "verdict: 1 passed, 1 failed",
-        "runs: 20261122-1-ckpt",
-        "failed: async on h100a (20261122-1-ckpt.01)",
-        "cause: assertion (a test's assertion failed), confidence 0.90",
-    ]
-    assert lines[-1] == "next: ci-tasks logs 20261122-1-ckpt.01"
 
 
 def test_the_text_of_a_log_is_only_in_the_quotation() -> None:

@@ -9,22 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.agent.codec import decode
 from ci_tasks.records import EXIT_CODES, RunRecord
 from ci_tasks.report.junit import render
 from ci_tasks.results.verdict import read_junit
+from tests.report import test_markdown
 
 
 def record(row: str = "ppo", status: str = "passed", **more: Any) -> RunRecord:
-    fields: dict[str, Any] = {
-        "id": "batch.01", "label": "megatron", "row": row, "host": "h100a", "status": status, "reason": "",
-    }  # fmt: skip
-    times = {"started_at": "2026-11-21T12:00:01.250+00:00", "timings": {"seconds": 61.2345}}
-    where = {
-        "checkout": {"path": "/c", "commit": "c0ffee", "tree": "7ree"},
-        "environment": {"image": "slimerl/slime:latest"},
-    }
-    return decode(RunRecord, {**fields, **times, **where, **more}, where="a test")
+    return test_markdown.record(row, status, **more)
 
 
 def triage(**fields: Any) -> dict[str, Any]:
@@ -42,23 +34,23 @@ def whole_file() -> str:
     before = {"id": "batch.02", "host": "h100b", "status": "blocked", "reason": "disk full"}
     attempts = [before, {"id": "batch.01", "host": "h100a", "status": "failed"}]
     found = triage(cause="python_error", line="KeyError: 'a' & <b>", line_no=41)
-    times = {"timings": {"seconds": None}}
-    failed = record("ckpt", "failed", reason="KeyError: 'a' & <b>", triage=found, attempts=attempts, **times)
+    more = {"timings": {"seconds": None}, "environment": {"image": "slimerl/slime:latest"}}
+    failed = record("ckpt", "failed", reason="KeyError: 'a' & <b>", triage=found, attempts=attempts, **more)
     return render("batch", [failed], ["/runs/02/log"])
 
 
-@pytest.mark.parametrize(
-    ("status", "element"),
-    [
-        ("passed", None),
-        ("failed", "failure"),
-        ("vacuous", "failure"),
-        ("blocked", "error"),
-        ("lost", "error"),
-        ("cancelled", "skipped"),
-        ("running", "error"),  # the file must not be greener than the run
-    ],
-)
+ELEMENTS = [
+    ("passed", None),
+    ("failed", "failure"),
+    ("vacuous", "failure"),
+    ("blocked", "error"),
+    ("lost", "error"),
+    ("cancelled", "skipped"),
+    ("running", "error"),  # the file must not be greener than the run
+]
+
+
+@pytest.mark.parametrize(("status", "element"), ELEMENTS)
 def test_each_status_has_its_element(status: str, element: str | None) -> None:
     tags = [child.tag for child in case(record(status=status)) if child.tag != "properties"]
     assert tags == ([element] if element else [])

@@ -32,42 +32,28 @@ def record(row: str, status: str = "passed", **more: Any) -> RunRecord:
 
 
 def summary() -> str:
-    """Verdict, table, failures and differences; the golden file is screens/summary.md."""
-    failed = record("ppo[a]", "failed", triage=TRIAGE, reason="OutOfMemoryError: no room")
-    return render("my run", [record("ok"), failed])
-
-
-def test_what_was_odd_about_gpus_stands_below_the_table() -> None:
+    """Verdict, table, failures, what was odd about GPUs, and differences; the golden file is screens/summary.md."""
     use = {"oddities": ["GPU 3 was throttled (power cap) for 41 s"], "strangers": [], "not_seen": ["no Xids | read"]}
-    lines = render("my run", [record("ok", gpu_use=use), record("bad", "failed", gpu_use=use)]).splitlines()
-    at = lines.index("GPUs while rows ran:")
-    assert lines[at - 1 : at + 6] == [
-        "",
-        "GPUs while rows ran:",
-        "",
-        "- bad: GPU 3 was throttled (power cap) for 41 s",
-        "- bad: no Xids &#124; read",
-        "- ok: GPU 3 was throttled (power cap) for 41 s",
-        "",
-    ]
-    assert "GPUs while" not in render("my run", [record("ok")])
+    probe = {"exceptions": ["pid 7, rank 3: KeyError: 'x'"]}
+    found = {"triage": TRIAGE, "reason": "OutOfMemoryError: no room", "probe": probe}
+    return render("my run", [record("ok", gpu_use=use), record("ppo[a]", "failed", gpu_use=use, **found)])
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a|b", "a&#124;b"),
-        ("two\nlines", "two lines"),
-        ("<img>", "&#60;img&#62;"),
-        ("tiny_ckpt[async-save]", "tiny_ckpt[async-save]"),
-        ("_a_ *b* `c` ~d~", "&#95;a&#95; &#42;b&#42; &#96;c&#96; &#126;d&#126;"),
-        ("[text](http://x)", "[text&#93;(http://x)"),
-        ("@somebody #12", "@\u200bsomebody #\u200b12"),
-        (":tada: 12:30", "&#58;tada: 12:30"),
-        ("\x1b[31m", "�[31m"),
-        ("x" * 1000, "x" * 399 + "…"),
-    ],
-)
+CELLS = [
+    ("a|b", "a&#124;b"),
+    ("two\nlines", "two lines"),
+    ("<img>", "&#60;img&#62;"),
+    ("tiny_ckpt[async-save]", "tiny_ckpt[async-save]"),
+    ("_a_ *b* `c` ~d~", "&#95;a&#95; &#42;b&#42; &#96;c&#96; &#126;d&#126;"),
+    ("[text](http://x)", "[text&#93;(http://x)"),
+    ("@somebody #12", "@\u200bsomebody #\u200b12"),
+    (":tada: 12:30", "&#58;tada: 12:30"),
+    ("\x1b[31m", "�[31m"),
+    ("x" * 1000, "x" * 399 + "…"),
+]
+
+
+@pytest.mark.parametrize(("text", "shown"), CELLS)
 def test_what_others_wrote_stays_text_in_a_cell(text: str, shown: str) -> None:
     assert cell(text) == shown
 
@@ -94,13 +80,7 @@ def test_a_summary_stays_below_what_github_takes(records: list[RunRecord], kept:
 
 def test_no_row_at_all() -> None:
     assert render("t", []).splitlines()[0] == "## No row ran"
-
-
-def test_the_probes_exceptions_stand_with_the_failure_and_those_of_tasks_are_called_so() -> None:
-    probe = {"exceptions": ["pid 7, rank 3: KeyError: 'x'"]}
-    triage = {"cause": "x", "verdict": "failed", "line_no": None, "line": "", "signature": "", "confidence": 0.5}
-    lines = render("b", [record("a", "failed", probe=probe, triage=triage)]).splitlines()
-    assert "uncaught: pid 7, rank 3: KeyError: 'x'" in lines
+    assert "GPUs while" not in render("my run", [record("ok")])
 
 
 def test_no_path_of_this_machine_and_no_user_is_in_it() -> None:

@@ -38,46 +38,19 @@ def differs(what: str = "code", ci: str = "merge", here: str = "tree", why: str 
     return {"what": what, "ci": ci, "here": here, "why": why}
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, "-"),
-        ({"kind": "junit", "tests": 1}, "1 test"),
-        ({"kind": "pytest", "tests": 12, "failures": 2, "skipped": 3}, "12 tests, 2 failed, 3 skipped"),
-        ({"kind": "metrics", "steps": 7}, "7 metric lines"),
-        ({"kind": "junit", "tests": 1, "steps": 7}, "1 test, 7 metric lines"),
-        ({"kind": "script"}, "script, no tests"),
-    ],
-)
+EVIDENCE = [
+    ({}, "-"),
+    ({"kind": "junit", "tests": 1}, "1 test"),
+    ({"kind": "pytest", "tests": 12, "failures": 2, "skipped": 3}, "12 tests, 2 failed, 3 skipped"),
+    ({"kind": "metrics", "steps": 7}, "7 metric lines"),
+    ({"kind": "junit", "tests": 1, "steps": 7}, "1 test, 7 metric lines"),
+    ({"kind": "script"}, "script, no tests"),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), EVIDENCE)
 def test_evidence_in_a_few_words(fields: Mapping[str, Any], expected: str) -> None:
     assert evidence_of(record("a", evidence={**NOTHING, **fields})) == expected
-
-
-def test_a_long_reason_that_the_row_above_has_too_is_said_once() -> None:
-    why = "local lacks 8 GPUs (found 0: no nvidia-smi on PATH); docker (not on PATH)"
-    records = [record(row, status="blocked", reason=why) for row in "ab"] + [record("c", reason="short")] * 2
-    assert [line.split("  ")[-1].strip() for line in table(records, [""] * 4)[1:5]] == [
-        why,
-        "as above",
-        "short",
-        "short",
-    ]
-
-
-def test_what_all_rows_share_is_said_once_and_others_with_their_rows() -> None:
-    shared, some, one = differs(), differs("GPUs"), differs("if")
-    records = [
-        record("a", deviations=[shared, some, one]),
-        record("b", deviations=[shared, some]),
-        record("c", deviations=[shared, some]),
-        record("d", deviations=[shared]),
-    ]
-    assert deviations(records) == [
-        "Different from CI (CI → here; why):",
-        "  code:  merge → tree; yours",
-        "  GPUs:  merge → tree; yours [a, b and 1 more]",
-        "  if:    merge → tree; yours [a]",
-    ]
 
 
 def test_what_can_change_a_result_stands_before_what_cannot() -> None:
@@ -129,32 +102,6 @@ def test_rows_of_one_host_do_not() -> None:
     assert table(records, ["", ""]) == table([record("a")] * 2, ["", ""])
 
 
-def test_what_is_left_on_hosts_is_named_with_the_command_that_removes_it() -> None:
-    attempts = [
-        {**LAST, "status": "blocked", "host": "h100a", "left": ["container x: docker did not answer"]},
-        {**LAST, "host": "h100b", "left": ["/w: busy"]},
-    ]
-    assert table([record("ppo", host="h100b", attempts=attempts), record("ckpt")], ["/l/1", "/l/2"])[-4:] == [
-        "",
-        "Left at the end (`ci-tasks clean --host h100a`, `ci-tasks clean --host h100b`):",
-        "  h100a:  ppo: container x: docker did not answer",
-        "  h100b:  ppo: /w: busy",
-    ]
-
-
-def test_a_row_that_needed_several_attempts_says_what_became_of_them() -> None:
-    before = [{"id": "x.01", "host": "h100a", "status": "blocked", "reason": "no space\nleft"}]
-    lost = {"id": "x.02", "host": "h100b", "status": "lost"}
-    records = [
-        record("a", attempts=[*before, LAST]),
-        record("b", "failed", reason="KeyError", attempts=[*before, lost, LAST], started_at=None),
-    ]
-    assert [line.split("2 tests")[1].strip() for line in table(records, [""] * 2)[1:]] == [
-        "attempt 2; blocked on h100a: no space left",
-        "KeyError (attempt 3; blocked on h100a: no space left; lost on h100b)",
-    ]
-
-
 def stamp(at: float) -> str:
     whole, thousandths = divmod(round(at * 1000), 1000)
     return f"2026-11-21T{12 + whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}.{thousandths:03d}+00:00"
@@ -181,18 +128,18 @@ UNTIMED = [ran("a", "h", 0, 5, ended_at=None), ran("b", "h", 0, 5, started_at="s
 MOVED = ran("moved", "y", 40, 80, earlier=[attempt("x", 0, 40, status="lost")])
 
 
-@pytest.mark.parametrize(
-    ("records", "lines"),
-    [
-        ([ran("a", "h100a", 0, 600), ran("b", "h100a", 600.3, 1200, 4), never("never")], ["Wall time: 20 min"]),
-        ([MOVED, ran("other", "y", 40, 60)], ["Wall time: 80 s"]),
-        ([], []),
-        (ALONE, []),
-        ([never("a"), never("b")], []),
-        (UNTIMED, []),
-        ([ran("a", "h", 0, 5, 0), ran("b", "h", 0, 5, 0)], []),
-    ],
-)
+WALL_TIMES = [
+    ([ran("a", "h100a", 0, 600), ran("b", "h100a", 600.3, 1200, 4), never("never")], ["Wall time: 20 min"]),
+    ([MOVED, ran("other", "y", 40, 60)], ["Wall time: 80 s"]),
+    ([], []),
+    (ALONE, []),
+    ([never("a"), never("b")], []),
+    (UNTIMED, []),
+    ([ran("a", "h", 0, 5, 0), ran("b", "h", 0, 5, 0)], []),
+]
+
+
+@pytest.mark.parametrize(("records", "lines"), WALL_TIMES)
 def test_the_wall_time_of_several_rows_counts_earlier_attempts(records: list[RunRecord], lines: list[str]) -> None:
     assert wall_time(records) == lines
 

@@ -19,13 +19,14 @@ from rich.console import Console
 from rich.style import Style
 
 from ci_tasks.agent.codec import decode
-from ci_tasks.records import PlanEntry, RowTally, RunRecord
+from ci_tasks.agent.records import Deviation
+from ci_tasks.records import RowTally, RunRecord
 from ci_tasks.report import jobs as listed
 from ci_tasks.report import lists
 from ci_tasks.report import results as ended
 from ci_tasks.report.live import HostProgress, ProgressTable, RowProgress
 from ci_tasks.workflow.model import Row
-from tests.report import test_junit, test_markdown
+from tests.report import test_brief, test_junit, test_markdown, test_table
 
 DIRECTORY = Path(__file__).with_name("screens")
 MODES = [f"[save-optimizer-{save}-load-optimizer-{load}]" for save in ("gpu", "cpu") for load in ("gpu", "cpu")]
@@ -33,17 +34,25 @@ CKPT = [f"qwen3_4B_ckpt{mode}" for mode in (*MODES, "[async-save]")]
 MEGATRON = ["qwen2.5_0.5B_debug_rollout_then_train", "glm52_6layer_deterministic_e2e", "qwen3_4B_ppo_disaggregate"]
 CPU = ["metric_report", "metric_report_dist", "plugin_path_loading_contracts"]
 IMAGE = "slimerl/slime:latest"
-REASONS = ["KeyError: 'rollout_max_response_len' in the arguments of the second rollout", "no GPU is free", ""]
+REASONS = ["KeyError: 'rollout_max_response_len' in the arguments of the second rollout"] * 2 + ["no GPU is free"]
+RUNS = "/home/me/.local/state/ci-tasks/runs/20260101-120000-ckpt"
 
 
 def jobs(width: int) -> list[str]:
-    def row(label: str, name: str, gpus: int, image: str | None) -> Row:
+    """Also what is not known: a number of GPUs, rows that another job decides; and what cannot run here."""
+
+    def row(label: str, name: str, gpus: int | None, image: str | None, **more: Any) -> Row:
         trigger = f"run-ci-{label}" if gpus else None
-        return Row(label, f"e2e-test-{label}", trigger, name, None, "", gpus, image, {}, "self-hosted", None)
+        return Row(label, f"e2e-test-{label}", trigger, name, None, "", gpus, image, {}, "self-hosted", None, **more)
 
     of_label = {"megatron": (MEGATRON, 8), "ckpt": (CKPT, 8), "cpu-unittest": (CPU, 0)}
     rows = [
         row(label, name, gpus, IMAGE if gpus else None) for label, (names, gpus) in of_label.items() for name in names
+    ]
+    rows += [row("ckpt", "small", 2, "slimerl/slime:v1"), row("cpu-unittest", "unknown", None, None)]
+    rows += [
+        row("changed", "changed", None, None, dynamic="${{ x }}"),
+        row("rocm", "r", None, None, refused="on mi300"),
     ]
     return listed.jobs(rows, width)
 
@@ -55,6 +64,12 @@ def _record(number: int, row: str, status: str, reason: str = "") -> RunRecord:
         "evidence": {"kind": "pytest", "tests": 2, "failures": 0, "skipped": 0, "steps": 12},
         "deviations": [{"what": "container", "ci": IMAGE, "here": "no container", "why": "runtime of host h100a"}],
     }  # fmt: skip
+    differs = {"ci": "as GitHub sees it", "here": "always", "why": "only GitHub knows"}
+    fields["deviations"] += [{"what": what, **differs} for what in ("if", "GPUs")[: max(0, 4 - number)]]
+    if number in (3, 4):  # it was tried on other hosts before
+        blocked = {"id": "b.01", "host": "h100b", "status": "blocked", "reason": "no space\nleft", "left": ["/w: busy"]}
+        lost = {"id": "b.02", "host": "h100c", "status": "lost"}
+        fields["attempts"] = [blocked, lost, {"id": fields["id"], "host": "h100a", "status": status}]
     return decode(RunRecord, fields, where="a screen")
 
 
@@ -65,7 +80,7 @@ RECORDS = [
 
 
 def results(width: int) -> list[str]:
-    logs = [f"/home/me/.local/state/ci-tasks/runs/20260101-120000-ckpt/{at:02d}/log.txt" for at in range(1, 6)]
+    logs = [f"{RUNS}/{at:02d}/log.txt" for at in range(1, 6)]
     return [*ended.table(RECORDS, logs, width), "", *ended.deviations(RECORDS, width)]
 
 
@@ -79,34 +94,32 @@ def flakes(width: int) -> list[str]:
 
 
 def planned(width: int) -> list[str]:
-    return lists.plans(
-        [
-            decode(
-                PlanEntry,
-                {
-                    **dict.fromkeys(("id", "label", "job", "args", "runtime", "workspace", "script"), "x"),
-                    "row": row, "host": "h100a", "test": None, "gpus": 8, "image": None, "env": {},
-                    "secrets": ["WANDB_API_KEY"], "timeout_minutes": 1, "stall_minutes": 1, "container": None,
-                    "deviations": [], "checkout": {"path": "/c", "commit": "1", "tree": "2"},
-                    "run_dir": f"/home/me/.local/state/ci-tasks/runs/20260101-120000-ckpt/{at:02d}",
-                    "lacks": ["8 GPUs (found 0: no nvidia-smi on PATH)", "docker (the daemon does not answer)"],
-                },
-                where="a screen",
-            )
-            for at, row in enumerate(CKPT, 1)
-        ],
-        width,
-    )  # fmt: skip
+    """Rows that cannot run here, and one that can; the first one differs from CI more than the others."""
+    lacks = ("8 GPUs (found 0: no nvidia-smi on PATH)", "docker (the daemon does not answer)")
+    code = Deviation("code", "merge of 12 into main", "your working tree", "your working tree is what is tested")
+    image = Deviation("image", IMAGE, "no container", "runtime of host h100a")
+    keys: dict[str, Any] = {"host": "h100a", "gpus": 8, "secrets": ("WANDB_API_KEY",), "deviations": (code,)}
+    rows = [test_table.plan(row, f"{RUNS}/{at:02d}", lacks, **keys) for at, row in enumerate(CKPT[:-1], 2)]
+    own = {"secrets": ("A_KEY",), "deviations": (code, image)}
+    return lists.plans([test_table.plan(CKPT[-1], f"{RUNS}/01", **{**keys, **own}), *rows], width)
 
 
 LANES = [
-    RowProgress(CKPT[0], "running", 700.0, "rollout 12, reward 0.43", "h100a", 8, tuple(range(8))),
-    RowProgress(CKPT[1], "stalled", 60.0, "no output for 15 min", "h100b", 8, tuple(range(8)), seconds_left=95.0),
-    RowProgress(CKPT[2], "waiting", note="8 GPUs of h100a or h100b", gpus=8),
+    RowProgress(CKPT[0], "running", 700.0, "rollout 12, reward 0.43", "h100a", 4, (4, 5, 6, 7), seconds_left=-130.0),
+    RowProgress(CKPT[1], "stalled", 60.0, "no output for 15 min", "h100a", 2, attempt=2),
+    RowProgress(CKPT[2], "running", 61.4, "step 1 [loss=2]\nof 2", "h100b", 8, tuple(range(8)), seconds_left=95.0),
+    RowProgress("unit", "running", 3.0, "", "cpu"),
+    RowProgress("held up", "waiting", 5.0, "GPU 3 of h100a", "h100a", 4),
+    RowProgress("later", "waiting", note="8 GPUs of h100a or h100b", gpus=8),
     RowProgress(CKPT[3], "failed", 725.0, REASONS[0], "h100a", 8),
     RowProgress(CKPT[4], "passed", 725.0, "", "h100b", 8),
 ]
-HOSTS = [HostProgress("h100a", 8), HostProgress("h100b", 8, up=False, note="the link is down")]
+HOSTS = [
+    HostProgress("h100a", 8, held=1),
+    HostProgress("h100b", 8, up=False, note="the link is down\nfor 12 s"),
+    HostProgress("h100c", None, note="connecting"),
+    HostProgress("cpu", 0),
+]
 
 
 def live(width: int, *, colour: bool, hosts: list[HostProgress]) -> list[str]:
@@ -130,7 +143,7 @@ SCREENS: dict[str, Callable[[int], list[str]]] = {
     "live-hosts-colour": lambda width: live(width, colour=True, hosts=HOSTS),
 }  # fmt: skip
 
-FILES = {"summary.md": test_markdown.summary, "junit.xml": test_junit.whole_file}
+FILES = {"summary.md": test_markdown.summary, "junit.xml": test_junit.whole_file, "brief.md": test_brief.both}
 WIDTHS = (60, 80, 120)
 
 

@@ -11,50 +11,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ci_tasks.agent.records import Checkout, Deviation
+from ci_tasks.agent.records import Checkout
 from ci_tasks.records import PlanEntry
-from ci_tasks.report.jobs import jobs
 from ci_tasks.report.lists import plans
 from ci_tasks.report.table import Table, duration, paragraph, size, wrapped
 from ci_tasks.safe_output import terminal_width
-from ci_tasks.workflow.model import Row
 
 MODE = "qwen3_4B_ckpt[save-cpu-load-cpu]"
 WORDS = "GPU memory was needed by another process"
 PATH = "/home/me/.local/state/ci-tasks/runs/20260101-120000-ckpt/01/log.txt"
 
 
-@pytest.mark.parametrize(
-    ("lines", "head", "width", "text"),
-    [
-        ([], (), None, []),
-        ([[]], (), None, [""]),
-        ([["a", "b"], ["long", "c"]], (), None, ["a     b", "long  c"]),
-        # The last cell of a line is not padded, and a short line needs no empty cells.
-        ([["a"], ["bb", "c", "d"]], (), None, ["a", "bb  c  d"]),
-        ([["a", ""], ["b", "c"]], (), 80, ["a", "b  c"]),
-        # East Asian characters take two cells, accents that join a letter none.
-        ([["日本", "x"], ["abcde", "x"]], (), 80, ["日本   x", "abcde  x"]),
-        ([["e\u0301", "x"], ["ab", "x"]], (), None, ["e\u0301   x", "ab  x"]),
-        ([["a", "\x1b[31mimage"]], (), None, ["a  �[31mimage"]),
-        # A head over nothing is left out.
-        ([["a", ""], ["b", ""]], ("ROW", "REASON"), None, ["ROW", "a", "b"]),
-        ([], ("ROW", "REASON"), None, ["ROW  REASON"]),
-        # Words wrap beside the other cells, or below them where there is no room.
-        ([["failed", "a", WORDS]], ("STATUS", "ROW", "REASON"), 40, [
-            "STATUS  ROW  REASON", "failed  a    GPU memory was needed by", "             another process",
-        ]),
-        ([["failed", MODE, WORDS], ["passed", "x", ""]], ("STATUS", "ROW", "REASON"), 40, [
-            "STATUS  ROW", "    REASON", f"failed  {MODE}", "    GPU memory was needed by another", "    process",
-            "passed  x",
-        ]),
-        ([["log of ckpt:", PATH]], (), 40, ["log of ckpt:", f"    {PATH}"]),
-        ([["20260101-120000-ckpt.01", "failed", MODE, WORDS]], ("RUN", "STATUS", "ROW", "REASON"), 50, [
-            "RUN                      STATUS", "    ROW", "    REASON",
-            "20260101-120000-ckpt.01  failed", f"    {MODE}", f"    {WORDS}",
-        ]),
-    ],
-)  # fmt: skip
+TABLES = [
+    ([], (), None, []),
+    ([[]], (), None, [""]),
+    ([["a", "b"], ["long", "c"]], (), None, ["a     b", "long  c"]),
+    # The last cell of a line is not padded, and a short line needs no empty cells.
+    ([["a"], ["bb", "c", "d"]], (), None, ["a", "bb  c  d"]),
+    ([["a", ""], ["b", "c"]], (), 80, ["a", "b  c"]),
+    # East Asian characters take two cells, accents that join a letter none.
+    ([["日本", "x"], ["abcde", "x"]], (), 80, ["日本   x", "abcde  x"]),
+    ([["e\u0301", "x"], ["ab", "x"]], (), None, ["e\u0301   x", "ab  x"]),
+    ([["a", "\x1b[31mimage"]], (), None, ["a  �[31mimage"]),
+    # A head over nothing is left out.
+    ([["a", ""], ["b", ""]], ("ROW", "REASON"), None, ["ROW", "a", "b"]),
+    ([], ("ROW", "REASON"), None, ["ROW  REASON"]),
+    # Words wrap beside the other cells, or below them where there is no room.
+    ([["failed", "a", WORDS]], ("STATUS", "ROW", "REASON"), 40, [
+        "STATUS  ROW  REASON", "failed  a    GPU memory was needed by", "             another process",
+    ]),
+    ([["failed", MODE, WORDS], ["passed", "x", ""]], ("STATUS", "ROW", "REASON"), 40, [
+        "STATUS  ROW", "    REASON", f"failed  {MODE}", "    GPU memory was needed by another", "    process",
+        "passed  x",
+    ]),
+    ([["log of ckpt:", PATH]], (), 40, ["log of ckpt:", f"    {PATH}"]),
+    ([["20260101-120000-ckpt.01", "failed", MODE, WORDS]], ("RUN", "STATUS", "ROW", "REASON"), 50, [
+        "RUN                      STATUS", "    ROW", "    REASON",
+        "20260101-120000-ckpt.01  failed", f"    {MODE}", f"    {WORDS}",
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "head", "width", "text"), TABLES)
 def test_a_table_as_text(lines: list[list[str]], head: Sequence[str], width: int | None, text: list[str]) -> None:
     assert Table(lines, head).text(width) == text
 
@@ -111,34 +109,6 @@ def test_every_name_and_word_is_whole_and_a_line_is_too_long_only_where_one_of_t
     assert all(cell_len(line) <= max(width, len("    ") + max(longest, 24)) for line in shown)
 
 
-def test_jobs_begin_with_a_line_for_each_label_and_what_differs_within_one_has_a_column() -> None:
-    """A count that is not known is no number, and a runner without an equivalent says why."""
-    ppo = Row("ppo", "e2e-test-ppo", "run-ci-ppo", "qwen3", None, "", 8, "a/b:c", {}, "self-hosted", None)
-    dynamic = Row("changed", "j", None, "changed", None, "", None, None, {}, "github-hosted", None, dynamic="${{ x }}")
-    rocm = Row("rocm", "rocm", None, "r", None, "", None, None, {}, "self-hosted", None, refused="runs on mi300")
-    unknown = replace(rocm, label="a", row="a2", refused="")
-    known, moe = replace(unknown, row="a1", gpus=8), replace(ppo, row="moe", gpus=2, image="x:2")
-    shown = jobs([ppo, moe, dynamic, known, unknown, rocm])
-    expected = """\
-LABEL    ROWS  GPUS  PR LABEL    IMAGE
-ppo      2     2-8   run-ci-ppo  2 different
-changed  ?     ?     always      -
-a        2     8, ?  always      -
-rocm     1     -     always      -
-
-ROW                    GPUS  LABEL    IMAGE
-qwen3                  8     ppo      a/b:c
-moe                    2     ppo      x:2
-(decided by ${{ x }})  ?     changed  -
-a1                     8     a        -
-a2                     ?     a        -
-r                      -     rocm     -
-
-Cannot run here:
-rocm  runs on mi300"""
-    assert "\n".join(shown) == expected
-
-
 PLAN = PlanEntry(
     id="b.01", label="l", job="j", row="", host="local", test=None, args="", gpus=0, image=None, runtime="none",
     env={}, secrets=(), workspace="/w", timeout_minutes=1, stall_minutes=1, deviations=(), container=None,
@@ -158,22 +128,4 @@ def test_each_plan_is_a_line_that_can_be_pasted() -> None:
         "a    0     bash a/run.sh",
         "b    8     bash 'it'\"'\"'s b/run.sh'",
         "",
-    ]
-
-
-def test_what_is_missing_and_what_differs_follow() -> None:
-    differs = Deviation("code", "merge", "tree", "yours")
-    entries = [
-        plan("a", secrets=("B", "A"), missing=("4 GPUs (found 0)", "docker"), deviations=(differs,)),
-        plan("b", secrets=("A",), deviations=(differs,)),
-    ]
-    assert plans(entries)[5:] == [
-        "",
-        "Secrets, from the environment: A, B",
-        "",
-        "Cannot run here:",
-        "  a: local lacks 4 GPUs (found 0); docker",
-        "",
-        "Different from CI (CI → here; why):",
-        "  code:  merge → tree; yours",
     ]

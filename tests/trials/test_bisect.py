@@ -140,16 +140,16 @@ def test_only_untestable_commits_left_are_listed(ask: Ask, capsys: Capture) -> N
     assert all(f"change {number}" in out for number in (4, 5, 6))
 
 
-@pytest.mark.parametrize(
-    ("says", "more", "message"),
-    [
-        (but(c0=(FAILED, "it is broken#1")), {}, "not good: .* fails as the bad end does"),
-        (but(c0=(FAILED, "another")), {}, "untestable: .* does not show the failure: another"),
-        (but(c0=(MISSING, "no row a")), {}, "untestable: .* does not show the failure: no row a"),
-        (but(c8=(PASSED, "")), {}, "not bad: .* did not fail in 30 runs"),
-        (truth, {"signature": "another"}, "untestable: .* does not show the failure: it is broken"),
-    ],
-)
+BAD_ENDS = [
+    (but(c0=(FAILED, "it is broken#1")), {}, "not good: .* fails as the bad end does"),
+    (but(c0=(FAILED, "another")), {}, "untestable: .* does not show the failure: another"),
+    (but(c0=(MISSING, "no row a")), {}, "untestable: .* does not show the failure: no row a"),
+    (but(c8=(PASSED, "")), {}, "not bad: .* did not fail in 30 runs"),
+    (truth, {"signature": "another"}, "untestable: .* does not show the failure: it is broken"),
+]
+
+
+@pytest.mark.parametrize(("says", "more", "message"), BAD_ENDS)
 def test_ends_that_will_not_do_are_named_with_what_was_seen(
     ask: Ask, says: Callable[[int, str], Kind], more: dict[str, object], message: str, capsys: Capture
 ) -> None:
@@ -181,18 +181,18 @@ def test_a_list_that_gives_no_two_ends_is_refused(text: str) -> None:
         images_of(text)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"axis": "env", "good": "a"}, "invalid value 'env' for --axis"),
-        ({}, "bisect needs --good"),
-        ({"axis": "image", "good": "a:1"}, "bisect needs --images"),
-        ({"axis": "image", "images": "a,b", "bad": "b"}, "cannot be combined"),
-        ({"good": "a", "images": "a,b"}, "cannot be combined"),
-        ({"good": "a", "rev": "b"}, "--rev and --axis commit cannot"),
-        ({"axis": "submodule:x", "good": "a", "images": "a,b"}, "cannot be combined"),
-    ],
-)
+AXES = [
+    ({"axis": "env", "good": "a"}, "invalid value 'env' for --axis"),
+    ({}, "bisect needs --good"),
+    ({"axis": "image", "good": "a:1"}, "bisect needs --images"),
+    ({"axis": "image", "images": "a,b", "bad": "b"}, "cannot be combined"),
+    ({"good": "a", "images": "a,b"}, "cannot be combined"),
+    ({"good": "a", "rev": "b"}, "--rev and --axis commit cannot"),
+    ({"axis": "submodule:x", "good": "a", "images": "a,b"}, "cannot be combined"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), AXES)
 def test_an_axis_takes_its_own_options_only(options: dict[str, Any], message: str, capsys: Capture) -> None:
     assert run_command("bisect", label="ckpt", only="row", **options) == 2
     assert message in capsys.readouterr().err

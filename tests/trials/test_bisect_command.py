@@ -27,8 +27,7 @@ BISECT = ("bisect", "quick", "--only", "quick", "--good", "c0", "--bad", f"c{COU
 def bisecting(person: Any, tmp_path: Path) -> Any:
     """With a history over the sample, each commit with its tag: c0, c1 and so on. A row breaks in CULPRIT, and its
     label is not there in NO_ROW."""
-    (tmp_path / "hosts.yaml").write_text(HOSTS)
-    person.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
+    person.write_hosts(HOSTS)
     person.git("config", "user.name", "somebody")
     person.git("config", "user.email", "somebody@example.com")
     for number in range(COUNT + 1):

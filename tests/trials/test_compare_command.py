@@ -16,9 +16,8 @@ TEST = "print('step 1: ok')\n"
 def changed(person: Any, sshd: Any) -> Any:
     """With a row that passes on main, and fails with an edit that is not committed."""
     sshd.start("box")
-    hosts = person.home.with_name("hosts.yaml")
-    hosts.write_text("hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 0}}\n")
-    person.env.update({**sshd.env, "CI_TASKS_HOSTS": str(hosts)})
+    person.write_hosts("hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 0}}\n")
+    person.env.update(sshd.env)
     person.write(".github/workflows/pr-test.yml", workflow("test_quick.py"))
     person.write("tests/test_quick.py", TEST)
     person.git("add", "--all")

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests import fixtures as support
+from tests.fixtures import until
 
-until = support.until
 ROW = "tiny_ckpt[async-save]"
 SIM = "hosts: {box: {kind: ssh, address: box, runtime: none, gpus: 8, simulate: true}}\n"
 
@@ -64,9 +63,8 @@ def test_a_row_that_fails_once_is_flaky_on_exactly_one_tree_and_ctrl_c_ends_the_
 
 def test_until_fail_on_a_box_runs_the_install_steps_each_time_and_names_the_log(person: Any, sshd: Any) -> None:
     ssh_host, seen, installed = sshd.start("box"), person.home.with_name("seen"), person.home.with_name("installed")
-    hosts = person.home.with_name("hosts.yaml")
-    hosts.write_text(SIM)
-    person.env.update({**sshd.env, "CI_TASKS_HOSTS": str(hosts)})
+    person.write_hosts(SIM)
+    person.env.update(sshd.env)
     steps = f"echo x >> '{installed}'; echo of the steps > made\n"
     person.edit(".github/workflows/pr-test.yml", "pip install pytest\n", steps)
     person.edit(".github/workflows/pr-test.yml", "pip install -e . --no-deps\n", "true\n")

@@ -58,10 +58,8 @@ def red_job(tmp_path: Path, sshd: Any, docker_host: str) -> Any:
         someone.write("tests/test_job.py", FAILS)
         someone.write("tests/test_other.py", WORKS)
         git.repository(someone.checkout)
-        someone.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
-        someone.hosts = lambda **keys: (tmp_path / "hosts.yaml").write_text(
-            json.dumps({"hosts": {"box": {"kind": "ssh", "address": "box", "gpus": 8, **keys}}})
-        )
+        box = {"kind": "ssh", "address": "box", "gpus": 8}
+        someone.hosts = lambda **keys: someone.write_hosts(json.dumps({"hosts": {"box": {**box, **keys}}}))
         someone.hosts(env={"DOCKER_HOST": docker_host})
         someone.ssh_host, someone.image, someone.digest = ssh_host, name, digest
         someone.log = tmp_path / "failed.log"

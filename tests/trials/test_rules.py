@@ -179,15 +179,15 @@ def test_a_word_of_ab_is_wrong_in_five_of_a_hundred_at_most(base: float) -> None
         assert sum(risen[word] for word in ("fine", "flaky", "already broken", "fixed")) <= ERROR
 
 
-@pytest.mark.parametrize(
-    ("losses", "word"),
-    [
-        ([0, 0.001, -0.001], "not worse"),
-        ([0.2, 0.21, 0.19], "worse"),
-        ([0.2, 0.21], BOTH),
-        ([0.3, -0.3, 0.1], "cannot tell"),
-    ],
-)
+SCATTER = [
+    ([0, 0.001, -0.001], "not worse"),
+    ([0.2, 0.21, 0.19], "worse"),
+    ([0.2, 0.21], BOTH),
+    ([0.3, -0.3, 0.1], "cannot tell"),
+]
+
+
+@pytest.mark.parametrize(("losses", "word"), SCATTER)
 def test_metrics_are_judged_by_the_scatter_of_pairs(losses: list[float], word: str | list[str]) -> None:
     seen = [
         Outcome(side, "row", PASSED, metrics={"m": 1 - loss * (side == "yours")}) for loss in losses for side in BOTH

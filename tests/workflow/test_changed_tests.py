@@ -9,6 +9,7 @@ import pytest
 
 from ci_tasks.workflow.changed_tests import changed_jobs, read_rule
 from ci_tasks.workflow.reader import read
+from tests.parts.cases import named
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples/tiny-slime/.github/workflows/pr-test.yml"
 DIFF = "git diff --name-only --diff-filter=AM origin/main...HEAD -- 'tests/test_*.py' \"tests/more/test_*.py\""
@@ -22,16 +23,16 @@ def test_pathspecs_and_statuses_are_those_of_git_diff() -> None:
     assert (rule.pathspecs, rule.statuses) == (("tests/test_*.py", "tests/more/test_*.py"), "AM")
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "git status",
-        "git diff --stat -- tests",
-        "git diff --name-only origin/main",
-        "git diff --name-only -- $PATTERNS",
-        "# git diff --name-only -- tests",
-    ],
-)
+WITHOUT_RULE = [
+    "git status",
+    "git diff --stat -- tests",
+    "git diff --name-only origin/main",
+    "git diff --name-only -- $PATTERNS",
+    "# git diff --name-only -- tests",
+]
+
+
+@pytest.mark.parametrize("script", WITHOUT_RULE)
 def test_a_script_without_fixed_pathspecs_gives_no_rule(script: str) -> None:
     assert read_rule(script, "bash") is None
 
@@ -47,7 +48,7 @@ GREPS = {
 
 
 @pytest.mark.parametrize("shell", ["bash", None])
-@pytest.mark.parametrize("grep", GREPS.values(), ids=GREPS)
+@named("grep", GREPS)
 @pytest.mark.parametrize("text", ["NUM_GPUS = 4\nNUM_GPUS = 2\n", "x = 1\n"], ids=["with", "without"])
 def test_what_a_file_gets_is_what_bash_gives_it(text: str, grep: str, shell: str | None, tmp_path: Path) -> None:
     """The script itself is the judge, run as GitHub would."""

@@ -15,7 +15,7 @@ from ci_tasks.workflow.context import EventContext, Resolver, contexts, how_to_g
 from ci_tasks.workflow.expressions import evaluate
 from ci_tasks.workflow.model import Job, Row, Step, Workflow, WorkflowInput
 from ci_tasks.workflow.values import Unknown
-from tests.parts.cases import cases
+from tests.parts.cases import cases, named
 
 CASES = cases("workflow/data/context.yaml")
 
@@ -57,14 +57,14 @@ def test_a_given_payload_is_put_over_the_one_of_a_labelled_pull_request() -> Non
     assert isinstance(evaluate("github.event.pull_request.user.id", values), Unknown)
 
 
-@pytest.mark.parametrize(
-    ("fail_fast", "max_parallel", "seen"),
-    [
-        (True, None, [True, 3]),  # GitHub's defaults
-        (False, 2, [False, 2]),
-        ("${{ github.event_name != 'pull_request' }}", "${{ fromJSON('1') }}", [False, 1]),
-    ],
-)
+STRATEGIES = [
+    (True, None, [True, 3]),  # GitHub's defaults
+    (False, 2, [False, 2]),
+    ("${{ github.event_name != 'pull_request' }}", "${{ fromJSON('1') }}", [False, 1]),
+]
+
+
+@pytest.mark.parametrize(("fail_fast", "max_parallel", "seen"), STRATEGIES)
 def test_the_strategy_is_the_jobs_own(fail_fast: object, max_parallel: object, seen: list[object]) -> None:
     job = replace(JOB, fail_fast=fail_fast, max_parallel=max_parallel)
     values = contexts(EVENT, WORKFLOW, job, row(None, {}, 1, 3))
@@ -109,7 +109,7 @@ def test_what_is_no_number_is_an_error(raw: Any) -> None:
 PLACES = CASES["an error names its line"]
 
 
-@pytest.mark.parametrize(("text", "line", "shown", "message"), [p[1:] for p in PLACES], ids=[p[0] for p in PLACES])
+@named(("text", "line", "shown", "message"), PLACES)
 def test_an_error_stands_on_the_line_of_the_refused_part(text: str, line: int, shown: str, message: str) -> None:
     raw = yaml_lines.load(text)["k"]
     with pytest.raises(WorkflowError) as caught:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import re
 import time
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from ci_tasks.workflow.expressions import ExpressionError, condition, evaluate, interpolate, label_tests, references
-from ci_tasks.workflow.values import Value, to_string
+from ci_tasks.workflow.expressions import (
+    ExpressionError,
+    Node,
+    condition,
+    evaluate,
+    interpolate,
+    label_tests,
+    parse,
+    references,
+)
+from ci_tasks.workflow.values import OpenObject, Unknown, Value, shown, to_string
 from tests.parts.cases import cases
 
 CASES = cases("workflow/data/expressions.yaml")
@@ -147,3 +161,232 @@ def test_a_text_full_of_unclosed_expressions_is_refused_at_once() -> None:
     with pytest.raises(ExpressionError, match="not closed"):
         interpolate("${{" * 8000, {})
     assert time.process_time() < began + 2
+
+
+# -- what only GitHub knows stays unknown through operators and functions, unless the result does not depend on it -----
+
+
+UNKNOWN = cases("workflow/data/unknown-results.yaml")
+
+OPEN: dict[str, Value] = {
+    "vars": OpenObject("vars", {"KNOWN": "k"}),
+    "secrets": OpenObject("secrets", {"GIVEN": "s"}, absent=True),
+    "matrix": {"name": "m", "list": ["a", "b"]},
+    "github": {
+        "event_name": "pull_request",
+        "event": {"sender": OpenObject("github.event.sender"), "items": [{"n": "x"}, OpenObject("item", {"n": "y"})]},
+    },
+    "needs": {"a": {"result": "success", "outputs": {"x": Unknown.named_value("needs.a.outputs.x")}}},
+    "env": {"U": Unknown.named_value("vars.FROM")},
+}
+
+
+@pytest.mark.parametrize(("expression", "names"), UNKNOWN["what depends on it is unknown and names it"])
+def test_what_depends_on_it_is_unknown_and_names_it(expression: str, names: list[str]) -> None:
+    value = evaluate(expression, OPEN)
+    unknown = value[0] if isinstance(value, list) else value
+    assert isinstance(unknown, Unknown) and list(unknown.names) == names
+
+
+@pytest.mark.parametrize(("expression", "value"), UNKNOWN["what does not depend on it has its value"])
+def test_what_does_not_depend_on_it_has_its_value(expression: str, value: object) -> None:
+    assert evaluate(expression, OPEN) == value
+
+
+@pytest.mark.parametrize(("text", "holds"), UNKNOWN["an if is undecided only where it depends on it"])
+def test_an_if_is_undecided_only_where_it_depends_on_it(text: str, holds: bool | None) -> None:
+    decided = condition(text, OPEN)
+    assert (None if isinstance(decided, Unknown) else decided) is holds
+
+
+def test_a_text_shows_what_is_unknown_in_it_by_name() -> None:
+    value = interpolate("rm -rf ${{ vars.DIR }}/${{ matrix.name }}/${{ vars.A == vars.B }}", OPEN)
+    assert isinstance(value, Unknown)
+    assert shown(value) == "rm -rf <vars.DIR>/m/<vars.A, vars.B>"
+    assert value.names == ("vars.DIR", "vars.A", "vars.B")
+
+
+# -- what parses, into which tree, and what a refusal says -------------------------------------------------------------
+
+
+SYNTAX = cases("workflow/data/syntax.yaml")
+
+
+def shape(node: Node) -> str:
+    """The tree as text: `(kind value part …)`."""
+    return f"({' '.join([node.kind, *([str(node.value)] if node.value is not None else []), *map(shape, node.parts)])})"
+
+
+A, B, C = "(context github)", "(context env)", "(context job)"
+TREES = SYNTAX["a tree follows precedence"]
+
+
+@pytest.mark.parametrize(("text", "tree"), TREES)
+def test_a_tree_follows_precedence(text: str, tree: str) -> None:
+    assert shape(parse(text)) == tree
+
+
+LITERALS = [
+    # The three words of JSON, in lower case only.
+    ("null", None),
+    ("true", True),
+    # Whole numbers, also where written with a fraction or exponent: GitHub has doubles and prints 1.0 as 1.
+    ("-9", -9),
+    ("1.0", 1),
+    ("1e3", 1000),
+    ("-2.99e-2", -0.0299),
+    # A fraction may start at the point where an operand is expected.
+    (".5", 0.5),
+    ("0xff", 255),
+    ("0o17", 15),
+    ("Infinity", math.inf),
+    ("-Infinity", -math.inf),
+    # Strings: a doubled quote is a quote, double quotes and backslashes are text.
+    ("'It''s open'", "It's open"),
+    ("'a\"b\\n'", 'a"b\\n'),
+    (" \n 'x' \t", "x"),
+]
+
+
+@pytest.mark.parametrize(("text", "value"), LITERALS)
+def test_a_literal_has_its_value(text: str, value: object) -> None:
+    node = parse(text)
+    assert node.kind == "literal"
+    assert node.value == value
+    assert type(node.value) is type(value)
+
+
+@pytest.mark.parametrize(("text", "position", "message"), SYNTAX["a refusal names the place"])
+def test_a_refusal_names_the_place(text: str, position: int, message: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(text)
+    assert (caught.value.text, caught.value.position) == (text, position)
+    assert message in caught.value.message
+
+
+UNKNOWN_NAMES = [
+    ("true && gihtub.sha", 8, ["unknown context 'gihtub'", "did you mean 'github'", "matrix", "strategy"]),
+    ("zzz", 0, ["unknown context 'zzz' (valid: env, github"]),
+    # JSON's words have one spelling, so any other is a context.
+    ("True", 0, ["unknown context 'True'"]),
+    ("!contain(github, 'x')", 1, ["unknown function 'contain'", "did you mean 'contains'", "startsWith"]),
+]
+
+
+@pytest.mark.parametrize(("text", "position", "parts"), UNKNOWN_NAMES)
+def test_an_unknown_name_lists_the_valid_ones(text: str, position: int, parts: list[str]) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(text)
+    assert caught.value.position == position
+    assert [part for part in parts if part not in caught.value.message] == []
+
+
+@pytest.mark.parametrize(("text", "message"), SYNTAX["a call has the right number of arguments"])
+def test_a_call_has_the_right_number_of_arguments(text: str, message: str) -> None:
+    with pytest.raises(ExpressionError, match=message):
+        parse(text)
+
+
+SHALLOW = [
+    # As deep as GitHub allows.
+    "!" * 49 + "true",
+    "github" + ".x" * 49,
+    # A chain of && or || is one level on GitHub.
+    " && ".join(["true"] * 3000),
+    " || ".join(["github.x"] * 3000),
+]
+
+
+@pytest.mark.parametrize("text", SHALLOW)
+def test_depth_within_the_limit_parses(text: str) -> None:
+    assert len(list(parse(text).walk())) >= 50
+
+
+TOO_DEEP = [
+    "!" * 50 + "true",
+    "github" + ".x" * 50,
+    "github" + "['x']" * 9000,
+    "(" * 9000 + "1" + ")" * 9000,
+    "toJSON(" * 9000,
+    " == ".join(["1"] * 9000),
+    "1 && (true || " * 60 + "1" + ")" * 60,
+]
+
+
+@pytest.mark.parametrize("text", TOO_DEEP)
+def test_depth_beyond_the_limit_is_an_expression_error(text: str) -> None:
+    with pytest.raises(ExpressionError, match="nested more than 50 deep"):
+        parse(text)
+
+
+# -- what holds of any text and any value ------------------------------------------------------------------------------
+
+
+# Text near the grammar finds more than text at large.
+WORDS = (
+    "github env . [ ] ( ) , * ' '' 'a' \" ! != == = < <= && || & 1 -1 .5 0xff 1e9 null true NaN ${{ }} contains( "
+    "format( toJSON( fromJSON( case( always() hashFiles( {0} _x \n"
+)
+TOKENS = st.sampled_from(WORDS.split(" "))
+NEAR = st.lists(TOKENS, max_size=14).flatmap(
+    lambda tokens: st.sampled_from(["", " "]).map(lambda gap: gap.join(tokens))
+)
+TEXT = st.text() | NEAR
+NUMBERS = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(width=16, allow_nan=False, allow_infinity=False)
+PRIMITIVES = st.none() | st.booleans() | NUMBERS | st.text()
+
+
+def nest(inner: st.SearchStrategy[Value]) -> st.SearchStrategy[Value]:
+    return st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4)
+
+
+# Numbers of at most 15 digits, for more do not survive GitHub's way of writing them.
+SHORT = st.none() | st.booleans() | st.integers(-(10**14), 10**14) | st.text()
+ANY_VALUE: st.SearchStrategy[Value] = st.recursive(SHORT, nest, max_leaves=12)
+
+
+@given(TEXT, st.dictionaries(st.sampled_from(["github", "env"]), ANY_VALUE))
+def test_evaluation_raises_nothing_but_expression_error(text: str, contexts: dict[str, Value]) -> None:
+    for function in (evaluate, interpolate, condition):
+        with contextlib.suppress(ExpressionError):
+            function(text, contexts)
+    with contextlib.suppress(ExpressionError):
+        references(text)
+
+
+def _shape(text: str) -> str:
+    """The tree as text, since two NaN are not equal, without the places of calls, which blanks move."""
+    return re.sub(r"position=\d+", "", repr(parse(text)))
+
+
+@given(TEXT)
+@example("NaN")
+@example("always()")
+def test_blanks_and_parentheses_around_an_expression_change_nothing(text: str) -> None:
+    try:
+        shape = _shape(text)
+    except ExpressionError:
+        return
+    assert _shape(f" \n{text}\t ") == _shape(f"({text})") == shape
+
+
+@given(st.text().filter(lambda text: "${{" not in text), st.text())
+def test_text_around_an_expression_is_kept(before: str, value: str) -> None:
+    assert interpolate(f"{before}${{{{ env.X }}}}", {"env": {"X": value}}) == before + value
+
+
+@given(ANY_VALUE)
+def test_json_round_trips(value: Value) -> None:
+    assert evaluate("fromJSON(toJSON(env))", {"env": value}) == value
+
+
+@given(PRIMITIVES, PRIMITIVES)
+def test_comparisons_agree_with_each_other(left: Value, right: Value) -> None:
+    def holds(op: str) -> Value:
+        return evaluate(f"env.l {op} env.r", {"env": {"l": left, "r": right}})
+
+    assert holds("==") is not holds("!=")
+    assert holds("<=") is (holds("==") or holds("<"))
+    assert holds(">=") is (holds("==") or holds(">"))
+    assert not (holds("<") and holds(">"))
+    assert holds("==") is evaluate("env.r == env.l", {"env": {"l": left, "r": right}})

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from ci_tasks.errors import WorkflowError
-from ci_tasks.workflow.model import Container, Job, Step, UnsupportedKey, WorkflowInput
-from ci_tasks.workflow.reader import read, render_template
+from ci_tasks.workflow.model import Container, Job, Step, UnsupportedKey, Workflow, WorkflowInput
+from ci_tasks.workflow.reader import REFUSED, WITHOUT_EFFECT, keys, read, render_template
 from tests.parts.cases import cases
 
 CASES = cases("workflow/data/reader.yaml")
@@ -114,20 +118,20 @@ def test_needs_is_one_job_or_a_list(text: str, needs: tuple[str, ...]) -> None:
     assert job_of(minimal(text) + others).needs == needs
 
 
-@pytest.mark.parametrize(
-    ("text", "container"),
-    [
-        ("", None),
-        # A string is the image; the empty one is none, so that an expression can switch it off.
-        ("    container: img:1\n", Container("img:1", line=5)),
-        ("    container: ''\n", None),
-        ("    container: {image: 'img:1'}\n", Container("img:1", line=5)),
-        (
-            "    container:\n      image: ${{ matrix.image }}\n      options: --ipc=host\n",
-            Container("${{ matrix.image }}", "--ipc=host", line=5),
-        ),
-    ],
-)
+CONTAINERS = [
+    ("", None),
+    # A string is the image; the empty one is none, so that an expression can switch it off.
+    ("    container: img:1\n", Container("img:1", line=5)),
+    ("    container: ''\n", None),
+    ("    container: {image: 'img:1'}\n", Container("img:1", line=5)),
+    (
+        "    container:\n      image: ${{ matrix.image }}\n      options: --ipc=host\n",
+        Container("${{ matrix.image }}", "--ipc=host", line=5),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "container"), CONTAINERS)
 def test_a_container_is_an_image_or_an_object(text: str, container: Container | None) -> None:
     assert job_of(minimal(text)).container == container
 
@@ -137,16 +141,16 @@ def test_a_matrix_is_a_mapping_or_an_expression(text: str, matrix: object) -> No
     assert job_of(minimal(text)).matrix == matrix
 
 
-@pytest.mark.parametrize(
-    ("step", "name"),
-    [
-        ("- {name: N, id: i, run: x}", "N"),
-        ("- {id: i, run: x}", "i"),
-        ("- {uses: actions/checkout@v4}", "actions/checkout@v4"),
-        ("- {run: x}", "step 1"),
-        ("- {name: 5, run: x}", "5"),
-    ],
-)
+STEP_NAMES = [
+    ("- {name: N, id: i, run: x}", "N"),
+    ("- {id: i, run: x}", "i"),
+    ("- {uses: actions/checkout@v4}", "actions/checkout@v4"),
+    ("- {run: x}", "step 1"),
+    ("- {name: 5, run: x}", "5"),
+]
+
+
+@pytest.mark.parametrize(("step", "name"), STEP_NAMES)
 def test_a_step_is_called_by_its_name_action_id_or_number(step: str, name: str) -> None:
     assert job_of(minimal(steps=step)).steps[0].name == name
 
@@ -158,32 +162,32 @@ ABOOL = WorkflowInput("boolean", False)
 DECLARED = {"image": WorkflowInput("string", "x:1"), "gpus": WorkflowInput("number", 8), "name": WorkflowInput()}
 
 
-@pytest.mark.parametrize(
-    ("on", "inputs", "needs_inputs"),
-    [
-        (f"{{{CALL}}}", DECLARED, True),
-        ("{workflow_dispatch: {inputs: {a: {type: boolean, default: false}}}}", {"a": ABOOL}, True),
-        # A pull request or a push starts it without inputs.
-        (f"{{pull_request: , {CALL}}}", DECLARED, False),
-        (f"{{push: {{branches: [main]}}, {CALL}}}", DECLARED, False),
-        ("push", {}, False),
-        ("[push, workflow_call]", {}, False),
-        ("{workflow_call: , workflow_dispatch: {inputs: }}", {}, False),
-    ],
-)
+INPUTS = [
+    (f"{{{CALL}}}", DECLARED, True),
+    ("{workflow_dispatch: {inputs: {a: {type: boolean, default: false}}}}", {"a": ABOOL}, True),
+    # A pull request or a push starts it without inputs.
+    (f"{{pull_request: , {CALL}}}", DECLARED, False),
+    (f"{{push: {{branches: [main]}}, {CALL}}}", DECLARED, False),
+    ("push", {}, False),
+    ("[push, workflow_call]", {}, False),
+    ("{workflow_call: , workflow_dispatch: {inputs: }}", {}, False),
+]
+
+
+@pytest.mark.parametrize(("on", "inputs", "needs_inputs"), INPUTS)
 def test_inputs_have_a_type_and_a_default(on: str, inputs: dict[str, WorkflowInput], needs_inputs: bool) -> None:
     parsed = read(minimal().replace("push", on, 1), "w.yml")
     assert (parsed.inputs, parsed.needs_inputs) == (inputs, needs_inputs)
 
 
-@pytest.mark.parametrize(
-    ("on", "events"),
-    [
-        ("push", ("push",)),
-        ("[push, pull_request]", ("push", "pull_request")),
-        ("{schedule: [], push: }", ("schedule", "push")),
-    ],
-)
+EVENTS = [
+    ("push", ("push",)),
+    ("[push, pull_request]", ("push", "pull_request")),
+    ("{schedule: [], push: }", ("schedule", "push")),
+]
+
+
+@pytest.mark.parametrize(("on", "events"), EVENTS)
 def test_the_events_are_those_that_start_it(on: str, events: tuple[str, ...]) -> None:
     assert read(minimal().replace("push", on, 1), "w.yml").events == events
 
@@ -252,3 +256,76 @@ def test_a_broken_template_names_its_line_and_text(template: str, line: int, mes
     assert str(caught.value).startswith(f"w.j2:{line}: the template ")
     assert message in str(caught.value)
     assert text in caught.value.text
+
+
+# -- no key of GitHub's workflow syntax is silently dropped: each is read, refused by name, or named as a difference ---
+
+
+LISTED = Path(__file__).parent / "data/github-workflow-keys.txt"
+KEYS = keys()
+GITHUB = [line for line in LISTED.read_text().splitlines() if not line.startswith("#")]
+
+
+def test_every_key_of_githubs_schema_is_in_the_table() -> None:
+    known = {".".join(path.split(".")[:length]) for path in KEYS for length in range(1, path.count(".") + 2)}
+    assert [path for path in GITHUB if not any(f"{path}.".startswith(f"{each}.") for each in known)] == []
+
+
+def test_the_table_has_no_key_that_github_does_not_have() -> None:
+    newer = {"on.image_version", "on.pull_request_comment"}
+    assert {path for path in KEYS if path not in GITHUB} <= newer
+
+
+def of_treatment(treatment: str) -> list[str]:
+    return [path for path, spec in KEYS.items() if spec[0] == treatment]
+
+
+def workflow_with(path: str) -> Workflow:
+    """A workflow with a job `a` and a value at the path."""
+    tree: dict[str, Any] = {"on": {"pull_request": {}}, "jobs": {"a": {"runs-on": "x", "steps": [{"run": "x"}]}}}
+    at: Any = tree
+    *parents, last = path.replace("<id>", "a").split(".")
+    for part in parents:
+        if part == "[]":
+            at = at[0]
+            continue
+        if not isinstance(at.get(part), (dict, list)):
+            at[part] = {"image": "i"} if part == "container" else {}
+        at = at[part]
+    at[last] = "./x.yml" if last == "uses" else {"key": "value"}
+    if last == "uses":
+        del tree["jobs"]["a"]["steps"]
+    return read(json.dumps(tree), "w.yml")
+
+
+@pytest.mark.parametrize("path", of_treatment(REFUSED))
+def test_a_refused_key_is_kept_for_whoever_runs_the_job(path: str) -> None:
+    """With its reason, and without an error for the other jobs of the workflow."""
+    job = workflow_with(path).jobs["a"]
+    refused = [*job.refused, *(key for step in job.steps for key in step.refused)]
+    assert [(key.name, key.why) for key in refused] == [
+        (path.rpartition("jobs.<id>.")[2].removeprefix("steps.[]."), KEYS[path][1])
+    ]
+
+
+@pytest.mark.parametrize("path", of_treatment(WITHOUT_EFFECT))
+def test_a_key_without_effect_is_kept_with_its_reason(path: str) -> None:
+    parsed = workflow_with(path)
+    unused = [*parsed.unused, *parsed.jobs["a"].unused]
+    assert [(key.name, key.why) for key in unused] == [(path.removeprefix("jobs.<id>."), KEYS[path][1])]
+
+
+UNKNOWN_KEYS = [
+    ("on: pull_request\nrun_name: x\n", "the workflow has no key 'run_name'; did you mean 'run-name'?"),
+    ("on: pull_requests\n", "on has no event 'pull_requests'; did you mean 'pull_request'?"),
+    ("on: [psuh]\n", "on has no event 'psuh'; did you mean 'push'?"),
+    ("on: {pull_request: {path: [a]}}\n", "on.pull_request has no key 'path'; did you mean 'paths'?"),
+    ("on: {workflow_call: {inputs: {a: {defualt: 1}}}}\n", "on.workflow_call.inputs.<id> has no key 'defualt'"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), UNKNOWN_KEYS)
+def test_an_unknown_key_is_named(text: str, message: str) -> None:
+    with pytest.raises(WorkflowError) as caught:
+        read(f"{text}jobs: {{a: {{runs-on: x, steps: [{{run: x}}]}}}}\n", "w.yml")
+    assert message in caught.value.message

@@ -78,16 +78,16 @@ def test_labels_say_whose_machine_it_is(runs_on: str, runner: str) -> None:
     assert only(parsed).runner == runner
 
 
-@pytest.mark.parametrize(
-    ("minutes", "limit"),
-    [
-        ("0.5", 0.5),
-        ("${{ matrix.info.minutes }}", 30.0),
-        ("${{ matrix.info.nothing || 60 }}", 60.0),
-        ("${{ fromJson(inputs.minutes) }}", None),
-        ("", None),
-    ],
-)
+TIME_LIMITS = [
+    ("0.5", 0.5),
+    ("${{ matrix.info.minutes }}", 30.0),
+    ("${{ matrix.info.nothing || 60 }}", 60.0),
+    ("${{ fromJson(inputs.minutes) }}", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("minutes", "limit"), TIME_LIMITS)
 def test_the_time_limit_may_be_an_expression(minutes: str, limit: float | None) -> None:
     parsed = workflow(f"    timeout-minutes: {minutes}\n" + info("{minutes: 30}"))
     assert only(parsed).timeout_minutes == limit
@@ -217,14 +217,14 @@ def test_what_github_refuses_is_an_error(matrix: Any, message: str) -> None:
         expand(matrix)
 
 
-@pytest.mark.parametrize(
-    ("job", "message"),
-    [
-        (f"strategy: {{matrix: {{include: [{', '.join(['{a: 1}'] * 1001)}]}}}}", "more than 1000 entries"),
-        (f"strategy: {{matrix: {{a: [1], exclude: [{', '.join(['{a: 2}'] * 1001)}]}}}}", "more than 1000 entries"),
-        (f'env: {{A: "${{{{ {"toJSON(" * 45}github.sha{")" * 45} }}}}"}}', "more than 1,000,000 characters"),
-    ],
-)
+TOO_LARGE = [
+    (f"strategy: {{matrix: {{include: [{', '.join(['{a: 1}'] * 1001)}]}}}}", "more than 1000 entries"),
+    (f"strategy: {{matrix: {{a: [1], exclude: [{', '.join(['{a: 2}'] * 1001)}]}}}}", "more than 1000 entries"),
+    (f'env: {{A: "${{{{ {"toJSON(" * 45}github.sha{")" * 45} }}}}"}}', "more than 1,000,000 characters"),
+]
+
+
+@pytest.mark.parametrize(("job", "message"), TOO_LARGE)
 def test_a_matrix_or_a_text_that_memory_would_not_hold_is_an_error_of_the_workflow(job: str, message: str) -> None:
     workflow = read(f"on: pull_request\njobs: {{j: {{runs-on: x, steps: [{{run: x}}], {job}}}}}\n", "w.yml")
     with pytest.raises(WorkflowError, match=message) as caught:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from ci_tasks.workflow import runner
+from ci_tasks.workflow.suite import GENERIC, plain_names
 from tests.parts.cases import cases
+from tests.parts.entries import describe
 
 CASES = cases("workflow/data/runner.yaml")
 
@@ -48,36 +50,36 @@ def test_a_label_may_say_that_the_machine_has_no_gpus(label: str, is_cpu: bool) 
     assert runner.names_cpu(label) == is_cpu
 
 
-@pytest.mark.parametrize(
-    ("label", "what"),
-    [
-        *((label, "AMD GPUs") for label in ("rocm-mi300", "mi300", "mi325x", "linux-mi325-8gpu", "MI300x8", "rocm6")),
-        *((label, "AMD GPUs") for label in ("linux.rocm.gpu.4", "gfx942")),
-        *((label, "Ascend NPUs") for label in ("ascend", "Ascend910", "linux-arm64-npu-1", "npu", "910b-8")),
-        *((label, "Ascend NPUs") for label in ("linux-aarch64-a2b3-8", "linux-aarch64-a3-16", "linux-aarch64-a2-1")),
-        # AMD's processors, ARM, and words that only look alike.
-        *((label, "") for label in ("linux-amd64-cpu16", "amd", "amd64", "ubuntu-24.04-arm", "linux-aarch64", "mini4")),
-        *((label, "") for label in ("L20x8", "a100", "8-gpu-h200", "a2-8", "input", "mi-lab")),
-    ],
-)
+ACCELERATORS = [
+    *((label, "AMD GPUs") for label in ("rocm-mi300", "mi300", "mi325x", "linux-mi325-8gpu", "MI300x8", "rocm6")),
+    *((label, "AMD GPUs") for label in ("linux.rocm.gpu.4", "gfx942")),
+    *((label, "Ascend NPUs") for label in ("ascend", "Ascend910", "linux-arm64-npu-1", "npu", "910b-8")),
+    *((label, "Ascend NPUs") for label in ("linux-aarch64-a2b3-8", "linux-aarch64-a3-16", "linux-aarch64-a2-1")),
+    # AMD's processors, ARM, and words that only look alike.
+    *((label, "") for label in ("linux-amd64-cpu16", "amd", "amd64", "ubuntu-24.04-arm", "linux-aarch64", "mini4")),
+    *((label, "") for label in ("L20x8", "a100", "8-gpu-h200", "a2-8", "input", "mi-lab")),
+]
+
+
+@pytest.mark.parametrize(("label", "what"), ACCELERATORS)
 def test_machines_without_gpus_of_nvidia_are_named(label: str, what: str) -> None:
     assert runner.other_accelerator(label) == what
 
 
-@pytest.mark.parametrize(
-    ("value", "count"),
-    [
-        (8, 8),
-        (0, 0),
-        ("4", 4),
-        (8.0, 8),
-        ("gpu_num_2", 2),
-        ("4xA100", 4),
-        *((value, None) for value in ("many", "all", True, None, -1, float("inf"), float("nan"))),
-        ([0, 1], None),
-        ({}, None),
-    ],
-)
+COUNTS = [
+    (8, 8),
+    (0, 0),
+    ("4", 4),
+    (8.0, 8),
+    ("gpu_num_2", 2),
+    ("4xA100", 4),
+    *((value, None) for value in ("many", "all", True, None, -1, float("inf"), float("nan"))),
+    ([0, 1], None),
+    ({}, None),
+]
+
+
+@pytest.mark.parametrize(("value", "count"), COUNTS)
 def test_a_matrix_value_is_a_number_or_names_one(value: Any, count: int | None) -> None:
     assert runner.gpus_in_value(value) == count
 
@@ -87,17 +89,42 @@ def test_the_lock_script_is_told_how_many(script: str, count: int | None) -> Non
     assert runner.gpus_in_script(script) == count
 
 
-@pytest.mark.parametrize(
-    ("value", "count"),
-    [
-        ("2", 2),
-        ("0", 0),
-        ("count=2", 2),
-        ('"device=2,3"', 2),
-        ("device=0", 1),
-        ("device=GPU-3a23c669-1f69-c64e-cf85-44e9b07e7a2a", 1),
-        *((value, None) for value in ("all", "all,capabilities=utility", "$GPUS", "", "device=")),
-    ],
-)
+DOCKER_FLAGS = [
+    ("2", 2),
+    ("0", 0),
+    ("count=2", 2),
+    ('"device=2,3"', 2),
+    ("device=0", 1),
+    ("device=GPU-3a23c669-1f69-c64e-cf85-44e9b07e7a2a", 1),
+    *((value, None) for value in ("all", "all,capabilities=utility", "$GPUS", "", "device=")),
+]
+
+
+@pytest.mark.parametrize(("value", "count"), DOCKER_FLAGS)
 def test_dockers_flag_says_how_many(value: str, count: int | None) -> None:
     assert runner.gpus_in_docker_flag(value) == count
+
+
+# -- what labels and rows are called, and what any workflow's matrix entries say to the generic suite ------------------
+
+
+NAMES = cases("workflow/data/suite.yaml")
+
+
+@pytest.mark.parametrize(("entry", "gpus"), NAMES["an entry says how many gpus it wants and no test is guessed"])
+def test_an_entry_says_how_many_gpus_it_wants_and_no_test_is_guessed(entry: dict[str, Any], gpus: int | None) -> None:
+    assert GENERIC.describe(entry) == (None, "", gpus)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+# None where names cannot be known without evaluating
+@pytest.mark.parametrize(("matrix", "names"), NAMES["plain matrices are named and others are not guessed"])
+def test_plain_matrices_are_named_and_others_are_not_guessed(matrix: Any, names: list[str] | None) -> None:
+    assert plain_names("label", matrix, describe) == names
+
+
+def test_a_name_is_one_line_that_a_terminal_may_have() -> None:
+    assert plain_names("l", {"a": ["\x1b[31mred", "two\nlines"]}, describe) == ["l[�[31mred]", "l[two lines]"]
+    assert plain_names("l", {"info": [{"test_file": "test_\x1b]0;x\x07.py"}]}, describe) == ["�]0;x�"]

@@ -57,14 +57,14 @@ def test_outputs_are_lines_and_blocks(text: str, outputs: dict[str, str]) -> Non
     assert parse_outputs(text) == outputs
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("word\n", "neither `name=value` nor `name<<END`\n    word"),
-        ("=1\n", "neither"),
-        ("a<<EOF\none\n", "no line 'EOF', which ends a block"),
-    ],
-)
+BAD_OUTPUTS = [
+    ("word\n", "neither `name=value` nor `name<<END`\n    word"),
+    ("=1\n", "neither"),
+    ("a<<EOF\none\n", "no line 'EOF', which ends a block"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_OUTPUTS)
 def test_what_makes_github_fail_the_step_is_an_error(text: str, message: str) -> None:
     with pytest.raises(WorkflowError) as caught:
         parse_outputs(text)

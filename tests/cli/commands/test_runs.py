@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.run_directory import RunDir, write_record
+from ci_tasks.cli.commands.labels import RemoteOptions, RunOptions
+from ci_tasks.cli.options import options_of
 from ci_tasks.records import RunRecord
 from ci_tasks.results import index, store
 from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.list_runs import _age, parse_time
+from tests.parts.cases import named
 from tests.parts.commands import run_command
 from tests.parts.json_files import write_json
 
@@ -67,7 +70,7 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("flags", "message", "hint"), WRONG.values(), ids=WRONG)
+@named(("flags", "message", "hint"), WRONG)
 def test_an_invalid_filter_exits_with_2_and_lists_valid_values(
     flags: dict[str, Any], message: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,3 +239,52 @@ def test_a_command_without_rows_is_listed_as_long_as_it_lives_and_if_it_was_kill
     assert runs[:2] == [("20260103-1-ckpt", "preparing", ""), ("20260102-1-ckpt", "lost", killed)]
     store.write_phase(batches[1].path, "ended")
     assert len(json.loads(show(json=True))) == 2
+
+
+# -- the options of `run` and `remote`: which go together, and what stops a run before it begins -----------------------
+
+
+ROOT = Path(__file__).resolve().parents[3]
+Refused = Any
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """What a command prints on stderr when it ends with exit code 2, without a run."""
+    for name, value in {"HOME": tmp_path, "REPO": ROOT / "examples/tiny-slime", "HOSTS": ROOT / "hosts.yaml"}.items():
+        monkeypatch.setenv(f"CI_TASKS_{name}", str(value))
+
+    def message(command: str, options: Mapping[str, Any]) -> str:
+        host = {"host": "sim"} if command == "remote" else {}
+        assert run_command(command, label="nosuch", **{**host, **options}) == 2
+        assert not (tmp_path / "runs").exists()
+        return capsys.readouterr().err
+
+    return message
+
+
+EXCLUDED = [(name, other) for name, option in options_of(RemoteOptions).items() for other in option.excludes]
+
+
+@pytest.mark.parametrize(("one", "other"), EXCLUDED)
+def test_excluded_options_are_an_error_with_a_next_step(one: str, other: str, refused: Refused) -> None:
+    declared = options_of(RemoteOptions)
+    values = {name: True if declared[name].kind is bool else "3" for name in (one, other)}
+    first, hint = refused("remote", values).splitlines()
+    flags = [f"--{name.rstrip('_').replace('_', '-')}" for name in (one, other)]
+    assert first.startswith(f"ci-tasks: {flags[0]} and {flags[1]} cannot be combined")
+    assert hint.startswith("use ")
+
+
+def test_each_exclusion_is_declared_once() -> None:
+    assert len(EXCLUDED) == len({frozenset(pair) for pair in EXCLUDED}) > 10
+
+
+def test_repetitions_keep_only_the_first_failure(refused: Refused) -> None:
+    assert "with --until-fail, those of the first failure are kept" in refused("remote", {"repeat": "3", "keep": True})
+
+
+def test_run_has_the_options_of_remote_and_a_host_of_its_own() -> None:
+    run, remote = options_of(RunOptions), options_of(RemoteOptions)
+    assert sorted(run) == sorted(remote)
+    assert [name for name in run if run[name] != remote[name]] == ["host"]

@@ -141,30 +141,30 @@ def trained(record: Callable[..., Recording]) -> Cover:
     return cover
 
 
-@pytest.mark.parametrize(
-    ("flags", "layout"),
-    [
-        ("", "colocated"),
-        ("--tensor-model-parallel-size 2 --context-parallel-size 2", "TP2 + CP2"),
-        ("--pipeline-model-parallel-size 4 --expert-model-parallel-size 8", "PP4 + EP8"),
-        ("--tensor-model-parallel-size 2 --tensor-model-parallel-size 1", "colocated"),  # the last one counts
-    ],
-)
+LAYOUTS = [
+    ("", "colocated"),
+    ("--tensor-model-parallel-size 2 --context-parallel-size 2", "TP2 + CP2"),
+    ("--pipeline-model-parallel-size 4 --expert-model-parallel-size 8", "PP4 + EP8"),
+    ("--tensor-model-parallel-size 2 --tensor-model-parallel-size 1", "colocated"),  # the last one counts
+]
+
+
+@pytest.mark.parametrize(("flags", "layout"), LAYOUTS)
 def test_a_layout_is_the_sizes_above_one(trained: Cover, flags: str, layout: str) -> None:
     assert trained(f"--colocate {flags}").covers[2] == layout
 
 
-@pytest.mark.parametrize(
-    ("flags", "model", "kind"),
-    [
-        # Flags speak before the model's script, the script before the expert-parallel size, and the name comes last.
-        ("--num-experts 8", "small", "MoE"),
-        ("", "big", "MLA MoE"),
-        ("--expert-model-parallel-size 8", "small", "MoE"),
-        ("", "small-moe-by-name", "dense"),
-        ("--expert-model-parallel-size 1", "small", "dense"),
-    ],
-)
+KINDS = [
+    # Flags speak before the model's script, the script before the expert-parallel size, and the name comes last.
+    ("--num-experts 8", "small", "MoE"),
+    ("", "big", "MLA MoE"),
+    ("--expert-model-parallel-size 8", "small", "MoE"),
+    ("", "small-moe-by-name", "dense"),
+    ("--expert-model-parallel-size 1", "small", "dense"),
+]
+
+
+@pytest.mark.parametrize(("flags", "model", "kind"), KINDS)
 def test_dense_or_moe_is_read_from_flags_before_names(trained: Cover, flags: str, model: str, kind: str) -> None:
     assert trained(flags, model).covers[0] == f"Some-1B {kind}"
 

@@ -16,6 +16,7 @@ from ci_tasks.features.difference.compare import RunSide, compare_runs, text
 from ci_tasks.features.difference.values import Values, of_series
 from ci_tasks.logs.metrics import Series
 from ci_tasks.records import RunEnvironment, RunRecord, Triage
+from tests.parts.cases import named
 
 
 def pulled(digest: str) -> tuple[ContainerState, ...]:
@@ -112,7 +113,7 @@ CURVES = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "step"), [case[1:] for case in CURVES], ids=[case[0] for case in CURVES])
+@named(("old", "new", "step"), CURVES)
 def test_metrics_diverge_at_a_step(
     old: list[tuple[int, float]], new: list[tuple[int, float]], step: int | None
 ) -> None:
@@ -136,7 +137,7 @@ STEPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "command"), [case[1:] for case in STEPS], ids=[case[0] for case in STEPS])
+@named(("old", "new", "command"), STEPS)
 def test_a_search_is_proposed_if_one_run_passed_and_the_other_failed(
     old: dict[str, object], new: dict[str, object], command: str
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ci_tasks.errors import UsageError
 from ci_tasks.features.difference import values
 from ci_tasks.features.difference.values import ValueDifference, Values, compare_values, text
+from tests.parts.cases import named
 
 LOG = """step 0: {'train/loss': 1.5, 'train/grad_norm': 0.25}
 [rank3]: step 0: {'train/loss': 2.0}
@@ -38,7 +39,7 @@ def read(log: str) -> Values:
     return values.read_values(log.encode().splitlines(keepends=True))
 
 
-@pytest.mark.parametrize(("old", "new", "lines"), [case[1:] for case in EXACT], ids=[case[0] for case in EXACT])
+@named(("old", "new", "lines"), EXACT)
 def test_two_logs_are_equal_only_if_all_that_they_print_is(old: str, new: str, lines: list[str]) -> None:
     compared = compare_values("old", read(old), "new", read(new))
     assert text(compared) == lines
@@ -100,7 +101,7 @@ CASES: list[tuple[str, dict[str, Any], str, list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("golden", "outcome", "lines"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@named(("golden", "outcome", "lines"), CASES)
 def test_a_run_matches_if_each_value_of_the_file_is_seen_and_close(
     golden: dict[str, Any], outcome: str, lines: list[str], tmp_path: Path
 ) -> None:
@@ -112,15 +113,15 @@ def test_a_run_matches_if_each_value_of_the_file_is_seen_and_close(
     assert not lines or text(compared) == lines
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (None, "No such file or directory"),
-        ("{", "no JSON"),
-        ("{}", "it has no values by step"),
-        (json.dumps(with_value("train/loss", "x", 1.0)), "invalid literal for int"),
-    ],
-)
+NO_GOLDEN = [
+    (None, "No such file or directory"),
+    ("{", "no JSON"),
+    ("{}", "it has no values by step"),
+    (json.dumps(with_value("train/loss", "x", 1.0)), "invalid literal for int"),
+]
+
+
+@pytest.mark.parametrize(("content", "why"), NO_GOLDEN)
 def test_a_file_without_golden_values_is_named_with_the_reason(tmp_path: Path, content: str | None, why: str) -> None:
     file = tmp_path / "golden.json"
     if content is not None:

@@ -16,25 +16,26 @@ from ci_tasks.features.doctor import basics
 from ci_tasks.features.doctor.basics import hub, slurm
 from ci_tasks.features.doctor.check_results import FAULT, OK, UNKNOWN, WARNING, Check
 from ci_tasks.features.doctor.command import examine_host
+from tests.parts.cases import named
 from tests.parts.processes import LocalQueryRunner
 
 GOOD = {"Python": Answer(0, "3.8.18\n"), "git": Answer(0, "git version 2.17.0\n"), "bash": Answer(0, "x 5.2.15(1)\n")}
 
 
-@pytest.mark.parametrize(
-    ("program", "answer", "status"),
-    [
-        ("Python", Answer(0, "3.12.1\n"), OK),
-        ("Python", Answer(0, "3.7.17\n"), FAULT),
-        # A Python that was built without what the runner needs, and pyenv's shim for a version that is not there.
-        ("Python", Answer(1, "3.11.2\n", "ModuleNotFoundError: No module named 'zlib'\n"), FAULT),
-        ("Python", Answer(127, "", "pyenv: python3: command not found\n"), FAULT),
-        ("Python", Answer(None, "", "python3: No such file or directory"), FAULT),
-        ("git", Answer(0, "git version 2.16.6\n"), FAULT),
-        ("git", Answer(None, "", "git: No such file or directory"), FAULT),
-        ("bash", Answer(0, "GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)\nmore\n"), OK),
-    ],
-)
+PROGRAMS = [
+    ("Python", Answer(0, "3.12.1\n"), OK),
+    ("Python", Answer(0, "3.7.17\n"), FAULT),
+    # A Python that was built without what the runner needs, and pyenv's shim for a version that is not there.
+    ("Python", Answer(1, "3.11.2\n", "ModuleNotFoundError: No module named 'zlib'\n"), FAULT),
+    ("Python", Answer(127, "", "pyenv: python3: command not found\n"), FAULT),
+    ("Python", Answer(None, "", "python3: No such file or directory"), FAULT),
+    ("git", Answer(0, "git version 2.16.6\n"), FAULT),
+    ("git", Answer(None, "", "git: No such file or directory"), FAULT),
+    ("bash", Answer(0, "GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)\nmore\n"), OK),
+]
+
+
+@pytest.mark.parametrize(("program", "answer", "status"), PROGRAMS)
 def test_programs_are_there_and_new_enough(read: Any, program: str, answer: Answer, status: str) -> None:
     results = {result.topic: result for result in read(basics.programs(), {**GOOD, program: answer})}
     assert {topic: result.status for topic, result in results.items()} == {**dict.fromkeys(GOOD, OK), program: status}
@@ -42,16 +43,16 @@ def test_programs_are_there_and_new_enough(read: Any, program: str, answer: Answ
     assert ("zlib" in results[program].text) is ("zlib" in answer.err)
 
 
-@pytest.mark.parametrize(
-    ("there", "status", "text"),
-    [
-        # Asked at 1000, answered at 1010: between the two nobody can tell.
-        (1000.0, OK, "within 10.0 s"),
-        (997.0, WARNING, "3 s behind"),
-        (1010.0 + 7200, WARNING, "7200 s ahead"),
-        (None, UNKNOWN, "no answer from python3"),
-    ],
-)
+CLOCKS = [
+    # Asked at 1000, answered at 1010: between the two nobody can tell.
+    (1000.0, OK, "within 10.0 s"),
+    (997.0, WARNING, "3 s behind"),
+    (1010.0 + 7200, WARNING, "7200 s ahead"),
+    (None, UNKNOWN, "no answer from python3"),
+]
+
+
+@pytest.mark.parametrize(("there", "status", "text"), CLOCKS)
 def test_clocks_are_compared_as_far_as_the_answer_allows(there: float | None, status: str, text: str) -> None:
     answer = Answer(0, f"{there!r}\n") if there else Answer(None, "", "no answer from python3 within 20 s")
     result = basics.read_clock(answer, 1000.0, 1010.0)
@@ -74,18 +75,18 @@ def seen(**more: Any) -> Answer:
 NO_ANSWER = Answer(None, "", "no answer from python3 within 20 s")
 
 
-@pytest.mark.parametrize(
-    ("workspace", "mount", "statuses", "text"),
-    [
-        (seen(), seen(), ["ok", "ok"], ""),
-        (seen(writable=False), seen(), ["fault", "ok"], "cannot be written"),
-        (seen(exists=False), seen(), ["ok", "ok"], ""),  # made by the first run
-        (seen(noexec=True), seen(noexec=True), ["fault", "ok"], "mounted noexec"),
-        (seen(), seen(exists=False), ["ok", "fault"], "rows that mount /mnt/ci are blocked"),
-        (seen(), seen(writable=False), ["ok", "ok"], ""),  # containers write as root
-        (NO_ANSWER, seen(), ["unknown", "ok"], "no answer"),
-    ],
-)
+PLACES = [
+    (seen(), seen(), ["ok", "ok"], ""),
+    (seen(writable=False), seen(), ["fault", "ok"], "cannot be written"),
+    (seen(exists=False), seen(), ["ok", "ok"], ""),  # made by the first run
+    (seen(noexec=True), seen(noexec=True), ["fault", "ok"], "mounted noexec"),
+    (seen(), seen(exists=False), ["ok", "fault"], "rows that mount /mnt/ci are blocked"),
+    (seen(), seen(writable=False), ["ok", "ok"], ""),  # containers write as root
+    (NO_ANSWER, seen(), ["unknown", "ok"], "no answer"),
+]
+
+
+@pytest.mark.parametrize(("workspace", "mount", "statuses", "text"), PLACES)
 def test_places_of_a_host(read: Any, workspace: Answer, mount: Answer, statuses: list[str], text: str) -> None:
     results = read(basics.disks(HOST, "~/.ci-tasks"), {"workspace": workspace, "/data/ci": mount})
     assert [result.status for result in results] == statuses
@@ -110,14 +111,14 @@ def test_the_script_measures_a_place_where_it_will_be_in_the_hosts_own_home(read
     assert [result.status for result in results] == ["fault"], "a file is in the way"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "shm", "expected"),
-    [
-        (Answer(0, "0, GPU-1, H, 5, 1, 1"), seen(free=10**6), [("/dev/shm", "fault")]),
-        (Answer(0, "0, GPU-1, H, 5, 1, 1"), seen(), [("/dev/shm", "ok")]),
-        (Answer(None, "", "nvidia-smi: not there"), seen(free=10**6), []),
-    ],
-)
+SHARED_MEMORY = [
+    (Answer(0, "0, GPU-1, H, 5, 1, 1"), seen(free=10**6), [("/dev/shm", "fault")]),
+    (Answer(0, "0, GPU-1, H, 5, 1, 1"), seen(), [("/dev/shm", "ok")]),
+    (Answer(None, "", "nvidia-smi: not there"), seen(free=10**6), []),
+]
+
+
+@pytest.mark.parametrize(("gpus", "shm", "expected"), SHARED_MEMORY)
 def test_dev_shm_counts_on_a_host_with_gpus(read: Any, gpus: Answer, shm: Answer, expected: list[Any]) -> None:
     results = read(basics.disks(HostSpec("h"), "~"), {"workspace": seen(), "gpus": gpus, "/dev/shm": shm})
     assert [(result.topic, result.status) for result in results[1:]] == expected
@@ -144,7 +145,7 @@ def host(**keys: Any) -> HostSpec:
     return HostSpec("c", kind="slurm", address="login", **keys)
 
 
-@pytest.mark.parametrize(("keys", "gres", "status", "text"), PARTITIONS.values(), ids=PARTITIONS)
+@named(("keys", "gres", "status", "text"), PARTITIONS)
 def test_a_partition(read: Any, keys: dict[str, Any], gres: str, status: str, text: str) -> None:
     answers = {**HERE, "gpus": Answer(0, gres)}
     [result] = [result for result in read(slurm(host(**keys)), answers) if result.topic == "GPUs"]
@@ -176,18 +177,18 @@ def test_a_login_node_is_not_queried_for_gpus_and_containers() -> None:
 CERTIFICATE = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "step"),
-    [
-        ("", "ok", ""),
-        ("HTTP Error 401: Unauthorized", "warning", "add HF_TOKEN"),
-        ("HTTP Error 429: Too Many Requests", "warning", "wait some minutes"),
-        ("HTTP Error 503: Service Unavailable", "warning", "wait some minutes"),
-        (f"<urlopen error {CERTIFICATE}>", "fault", "certificate"),
-        ("<urlopen error [Errno -2] Name or service not known>", "fault", "DNS"),
-        (None, "unknown", ""),
-    ],
-)
+HUB_ANSWERS = [
+    ("", "ok", ""),
+    ("HTTP Error 401: Unauthorized", "warning", "add HF_TOKEN"),
+    ("HTTP Error 429: Too Many Requests", "warning", "wait some minutes"),
+    ("HTTP Error 503: Service Unavailable", "warning", "wait some minutes"),
+    (f"<urlopen error {CERTIFICATE}>", "fault", "certificate"),
+    ("<urlopen error [Errno -2] Name or service not known>", "fault", "DNS"),
+    (None, "unknown", ""),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "step"), HUB_ANSWERS)
 def test_each_answer_has_a_message(read: Any, error: str | None, status: str, step: str) -> None:
     answer = Answer(0, "" if error is None else json.dumps({"name": "e", "error": error}))
     [result] = read(hub(HostSpec("h")), {"hub": answer})

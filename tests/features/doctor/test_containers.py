@@ -21,29 +21,29 @@ def info(data: Any) -> Any:
     return lambda name: Answer(0, data(f"{name}.json"))
 
 
-@pytest.mark.parametrize(
-    ("runtime", "recorded", "status", "text"),
-    [
-        ("docker", "docker-info", "ok", "27.1.1"),
-        ("docker", "docker-info-rootless", "warning", "27.1.1, rootless"),
-        ("podman", "podman-info", "ok", "4.3.1"),
-    ],
-)
+RUNTIMES = [
+    ("docker", "docker-info", "ok", "27.1.1"),
+    ("docker", "docker-info-rootless", "warning", "27.1.1, rootless"),
+    ("podman", "podman-info", "ok", "4.3.1"),
+]
+
+
+@pytest.mark.parametrize(("runtime", "recorded", "status", "text"), RUNTIMES)
 def test_a_runtime_says_who_it_is(read: Any, info: Any, runtime: str, recorded: str, status: str, text: str) -> None:
     (result,) = read(containers(HostSpec("h", runtime=runtime, gpus=0), ()), {**WORKS, "info": info(recorded)})
     assert (result.topic, result.status, result.text.startswith(text)) == (runtime, status, True), result
 
 
-@pytest.mark.parametrize(
-    ("runtime", "answer", "step"),
-    [
-        ("docker", ABSENT, "install it"),
-        ("docker", TIMED_OUT, "systemctl restart docker"),
-        ("podman", TIMED_OUT, "systemctl restart podman"),
-        ("docker", Answer(1, "", "permission denied while connecting to the docker socket"), "usermod -aG docker"),
-        ("docker", Answer(1, "", "Cannot connect to the Docker daemon at unix:///x. Is it up?"), "enable --now docker"),
-    ],
-)
+DEAD_RUNTIMES = [
+    ("docker", ABSENT, "install it"),
+    ("docker", TIMED_OUT, "systemctl restart docker"),
+    ("podman", TIMED_OUT, "systemctl restart podman"),
+    ("docker", Answer(1, "", "permission denied while connecting to the docker socket"), "usermod -aG docker"),
+    ("docker", Answer(1, "", "Cannot connect to the Docker daemon at unix:///x. Is it up?"), "enable --now docker"),
+]
+
+
+@pytest.mark.parametrize(("runtime", "answer", "step"), DEAD_RUNTIMES)
 def test_a_runtime_that_does_not_answer_well_is_one_fault(read: Any, runtime: str, answer: Answer, step: str) -> None:
     [result] = read(containers(HostSpec("h", runtime=runtime, gpus=0), (IMAGE,)), {"container": answer})
     assert (result.status, step in result.next_step) == ("fault", True), result
@@ -55,17 +55,17 @@ CDI = Answer(0, 'time="2026" level=info msg="Found 2 CDI devices"\nnvidia.com/gp
 NOTHING = Answer(0, "time=2026 level=info msg=Found 0 CDI devices\n")
 
 
-@pytest.mark.parametrize(
-    ("runtime", "recorded", "toolkit", "cdi", "status", "step"),
-    [
-        ("docker", "docker-info", TOOLKIT, NOTHING, "ok", ""),
-        ("docker", "docker-info-rootless", TOOLKIT, NOTHING, "warning", "runtime configure --runtime=docker"),
-        ("docker", "docker-info-rootless", ABSENT, ABSENT, "fault", "install nvidia-container-toolkit"),
-        ("podman", "podman-info", TOOLKIT, CDI, "ok", ""),
-        ("podman", "podman-info", TOOLKIT, NOTHING, "fault", "nvidia-ctk cdi generate"),
-        ("podman", "podman-info", ABSENT, ABSENT, "fault", "install nvidia-container-toolkit"),
-    ],
-)
+TOOLKITS = [
+    ("docker", "docker-info", TOOLKIT, NOTHING, "ok", ""),
+    ("docker", "docker-info-rootless", TOOLKIT, NOTHING, "warning", "runtime configure --runtime=docker"),
+    ("docker", "docker-info-rootless", ABSENT, ABSENT, "fault", "install nvidia-container-toolkit"),
+    ("podman", "podman-info", TOOLKIT, CDI, "ok", ""),
+    ("podman", "podman-info", TOOLKIT, NOTHING, "fault", "nvidia-ctk cdi generate"),
+    ("podman", "podman-info", ABSENT, ABSENT, "fault", "install nvidia-container-toolkit"),
+]
+
+
+@pytest.mark.parametrize(("runtime", "recorded", "toolkit", "cdi", "status", "step"), TOOLKITS)
 def test_whether_gpus_pass_into_containers(
     read: Any, info: Any, data: Any, runtime: str, recorded: str, toolkit: Answer, cdi: Answer, status: str, step: str
 ) -> None:
@@ -77,15 +77,15 @@ def test_whether_gpus_pass_into_containers(
         assert [(result.status, step in result.next_step) for result in results] == expected
 
 
-@pytest.mark.parametrize(
-    ("pull", "recorded", "err", "status", "text"),
-    [
-        ("always", "docker-image", "", "ok", "sha256:bbbb"),
-        ("never", "", "Error: No such image: x\n", "fault", "not here, and `pull: never`"),
-        ("missing", "", "Error response from daemon: No such image: x\n", "ok", "not here yet"),
-        (None, "", "Error response from daemon: disk I/O error\n", "unknown", "disk I/O error"),
-    ],
-)
+IMAGES = [
+    ("always", "docker-image", "", "ok", "sha256:bbbb"),
+    ("never", "", "Error: No such image: x\n", "fault", "not here, and `pull: never`"),
+    ("missing", "", "Error response from daemon: No such image: x\n", "ok", "not here yet"),
+    (None, "", "Error response from daemon: disk I/O error\n", "unknown", "disk I/O error"),
+]
+
+
+@pytest.mark.parametrize(("pull", "recorded", "err", "status", "text"), IMAGES)
 def test_an_image_is_reported_with_its_digest_or_how_it_will_come(
     read: Any, info: Any, pull: str | None, recorded: str, err: str, status: str, text: str
 ) -> None:

@@ -46,17 +46,17 @@ def test_eight_gpus_are_a_line(read: Any, answers: dict[str, QueryAnswer], said:
     assert of(results, "GPU health") == [("ok", healthy)]
 
 
-@pytest.mark.parametrize(
-    ("answer", "text", "step"),
-    [
-        (QueryAnswer(18, "file:smi-mismatch.txt"), "Driver/library version mismatch", "reboot"),
-        (QueryAnswer(9, "file:smi-no-driver.txt"), "couldn't communicate", "modprobe nvidia"),
-        (QueryAnswer(6, "No devices were found\n"), "No devices were found", "lspci"),
-        # What half of it says is not believed: the GPU that fails is the result.
-        (QueryAnswer(15, "file:smi-lost.txt"), "Unable to determine the device handle", "fallen off the bus"),
-        (QueryAnswer(None, "", "no answer from nvidia-smi within 20 s"), "no answer", "stuck"),
-    ],
-)
+DRIVER_FAULTS = [
+    (QueryAnswer(18, "file:smi-mismatch.txt"), "Driver/library version mismatch", "reboot"),
+    (QueryAnswer(9, "file:smi-no-driver.txt"), "couldn't communicate", "modprobe nvidia"),
+    (QueryAnswer(6, "No devices were found\n"), "No devices were found", "lspci"),
+    # What half of it says is not believed: the GPU that fails is the result.
+    (QueryAnswer(15, "file:smi-lost.txt"), "Unable to determine the device handle", "fallen off the bus"),
+    (QueryAnswer(None, "", "no answer from nvidia-smi within 20 s"), "no answer", "stuck"),
+]
+
+
+@pytest.mark.parametrize(("answer", "text", "step"), DRIVER_FAULTS)
 def test_every_fault_of_the_driver_has_its_next_step(
     read: Any, data: Any, answer: QueryAnswer, text: str, step: str
 ) -> None:
@@ -109,16 +109,16 @@ def test_each_gpu_and_number_is_reported_once_newest_first_and_programs_own_faul
     ]
 
 
-@pytest.mark.parametrize(
-    ("ring", "journal", "status"),
-    [
-        (QueryAnswer(0, "nothing of note\n"), NO_JOURNAL, "ok"),
-        (DENIED, QueryAnswer(1), "ok"),  # the journal was read, and nothing matched
-        (DENIED, QueryAnswer(0), "ok"),
-        (DENIED, NO_JOURNAL, "unknown"),
-        (DENIED, QueryAnswer(None, "", "journalctl: No such file or directory"), "unknown"),
-    ],
-)
+KERNEL_LOGS = [
+    (QueryAnswer(0, "nothing of note\n"), NO_JOURNAL, "ok"),
+    (DENIED, QueryAnswer(1), "ok"),  # the journal was read, and nothing matched
+    (DENIED, QueryAnswer(0), "ok"),
+    (DENIED, NO_JOURNAL, "unknown"),
+    (DENIED, QueryAnswer(None, "", "journalctl: No such file or directory"), "unknown"),
+]
+
+
+@pytest.mark.parametrize(("ring", "journal", "status"), KERNEL_LOGS)
 def test_one_readable_log_is_enough(
     read: Any, answers: dict[str, QueryAnswer], ring: QueryAnswer, journal: QueryAnswer, status: str
 ) -> None:

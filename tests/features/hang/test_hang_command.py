@@ -37,9 +37,9 @@ subprocess.run([sys.executable, __file__], env=env)
 
 def test_the_stuck_frame_is_named_while_the_run_goes_on(person: Any, sshd: Any, tmp_path: Path) -> None:
     sshd.start("box")
-    hosts, mark = person.home.with_name("hosts.yaml"), tmp_path / "stuck"
-    hosts.write_text(HOSTS)
-    person.env.update({**sshd.env, "CI_TASKS_HOSTS": str(hosts)})
+    mark = tmp_path / "stuck"
+    person.write_hosts(HOSTS)
+    person.env.update(sshd.env)
     person.write("tests/test_tiny_ckpt.py", STUCK.replace("MARK", repr(str(mark))))
     said = person.ci_tasks("remote", "--host", "box", "ckpt", "--only", "async", "--detach")
     assert said.code == 0, said.out + said.err
@@ -82,10 +82,7 @@ def box(tmp_path: Path, engine: Engine, image: bytes) -> Iterator[Box]:
 
 @pytest.mark.parametrize(
     ("engine", "flags"),
-    [
-        ("docker_daemon", ("--pid=host",)),
-        ("podman", ()),
-    ],
+    [("docker_daemon", ("--pid=host",)), ("podman", ())],
     ids=["the pids of the host", "podman"],
     indirect=["engine"],
 )

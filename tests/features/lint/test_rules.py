@@ -14,6 +14,7 @@ from ci_tasks.workflow.changed_tests import ChangedJob
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.suite import ChangedRule
+from tests.parts.cases import named
 from tests.parts.entries import describe
 
 PATH = ".github/workflows/pr-test.yml"
@@ -174,7 +175,7 @@ DRIFTS = {
 }
 
 
-@pytest.mark.parametrize(("change", "line", "message"), DRIFTS.values(), ids=DRIFTS)
+@named(("change", "line", "message"), DRIFTS)
 def test_drift_names_the_job_and_what_differs(change: tuple[str, str], line: int, message: str) -> None:
     assert change[0] in RENDERED
     (finding,) = drifts(RENDERED.replace(*change))
@@ -247,22 +248,22 @@ def test_a_changed_test_that_only_defines_things_runs_nothing() -> None:
 
 
 # What the file is, and what the job for changed tests does with it where it has no line NUM_GPUS = n.
-@pytest.mark.parametrize(
-    ("path", "rule", "effect"),
-    [
-        # A registered test, one that is not, and a helper: each of them ends slime's detection.
-        ("tests/test_a.py", FAILS, "ends with an error"),
-        ("tests/test_folder/helpers.py", FAILS, "ends with an error"),
-        # With a default, only what is shown to be wrong: a row with another number, and what is no test.
-        ("tests/test_a.py", EIGHT, "runs this file on 8 GPUs when a pull request changes it; its row has 4"),
-        ("tests/test_a.py", replace(EIGHT, default_gpus=4), None),
-        ("tests/test_folder/helpers.py", EIGHT, "runs this file as a test on 8 GPUs"),
-        # Where nobody knows how the script finds the number, nothing is claimed.
-        ("tests/test_a.py", replace(FAILS, gpus_line=None), None),
-        # What is not selected needs no such line.
-        ("tests/utils/test_b.py", FAILS, None),
-    ],
-)
+NO_LINE = [
+    # A registered test, one that is not, and a helper: each of them ends slime's detection.
+    ("tests/test_a.py", FAILS, "ends with an error"),
+    ("tests/test_folder/helpers.py", FAILS, "ends with an error"),
+    # With a default, only what is shown to be wrong: a row with another number, and what is no test.
+    ("tests/test_a.py", EIGHT, "runs this file on 8 GPUs when a pull request changes it; its row has 4"),
+    ("tests/test_a.py", replace(EIGHT, default_gpus=4), None),
+    ("tests/test_folder/helpers.py", EIGHT, "runs this file as a test on 8 GPUs"),
+    # Where nobody knows how the script finds the number, nothing is claimed.
+    ("tests/test_a.py", replace(FAILS, gpus_line=None), None),
+    # What is not selected needs no such line.
+    ("tests/utils/test_b.py", FAILS, None),
+]
+
+
+@pytest.mark.parametrize(("path", "rule", "effect"), NO_LINE)
 def test_a_file_without_num_gpus(path: str, rule: ChangedRule, effect: str | None) -> None:
     found = [finding for finding in lint(checkout(rule, {path: RUNS})) if finding.rule == "no-num-gpus"]
     assert [finding.file for finding in found] == ([path] if effect else [])

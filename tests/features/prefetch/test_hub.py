@@ -27,18 +27,18 @@ def test_commit_and_sizes_of_the_files(hub: Hub) -> None:
     assert hub.contents == [], "nothing is downloaded"
 
 
-@pytest.mark.parametrize(
-    ("more", "token", "problem", "hint"),
-    [
-        ({}, None, None, ""),
-        ({"gated": "manual"}, None, "gated", "accept its terms"),
-        ({"gated": "auto"}, "hf_other", "gated", "accept its terms"),
-        ({"private": True}, None, "not found", "hf auth login"),
-        ({"private": True}, "hf_other", "not found", "check the name"),
-        ({"private": True}, "hf_good", None, ""),
-        ({}, "hf_wrong", "not found", "set HF_TOKEN"),
-    ],
-)
+READERS = [
+    ({}, None, None, ""),
+    ({"gated": "manual"}, None, "gated", "accept its terms"),
+    ({"gated": "auto"}, "hf_other", "gated", "accept its terms"),
+    ({"private": True}, None, "not found", "hf auth login"),
+    ({"private": True}, "hf_other", "not found", "check the name"),
+    ({"private": True}, "hf_good", None, ""),
+    ({}, "hf_wrong", "not found", "set HF_TOKEN"),
+]
+
+
+@pytest.mark.parametrize(("more", "token", "problem", "hint"), READERS)
 def test_who_may_read_it(hub: Hub, more: dict[str, Any], token: str | None, problem: str | None, hint: str) -> None:
     hub.add("org/m", FILES, **more)
     hub.tokens = {"hf_good": {"org/m"}, "hf_other": set()}

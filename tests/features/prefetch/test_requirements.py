@@ -44,23 +44,23 @@ def unresolved(found: list[tuple[str, HubRepository | Unresolved]]) -> list[Unre
     return [each for _, each in found if isinstance(each, Unresolved)]
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("U.exec_command(f'hf download Qwen/{MODEL_NAME} --local-dir /root/models/{MODEL_NAME}')",
-         [("model", "Qwen/Qwen3-4B", "/root/models/Qwen3-4B")]),
-        ("U.hf_download_dataset('zhuzilin/gsm8k')", [("dataset", "zhuzilin/gsm8k", "/root/datasets/gsm8k")]),
-        ("for n in ('a', 'b'):\n    U.exec_command(f'mkdir -p /m && hf download o/{n} --local-dir /m/{n}')",
-         [("model", "o/a", "/m/a"), ("model", "o/b", "/m/b")]),
-        ("import subprocess\nsubprocess.run(['hf', 'download', 'o/a', '--local-dir', '/m'], check=True)",
-         [("model", "o/a", "/m")]),
-        ("from huggingface_hub import snapshot_download as s\ns('o/a', repo_type='dataset', local_dir='/d')",
-         [("dataset", "o/a", "/d")]),
-        ("import huggingface_hub as h\nh.snapshot_download('o/a')", [("model", "o/a", CACHE)]),
-        ("import huggingface_hub as h\nh.snapshot_download('o/a', local_files_only=True)", []),
-        ("import os\nif os.environ.get('BIG') == '1':\n    U.hf_download_dataset('o/d')", []),
-    ],
-)  # fmt: skip
+BODIES = [
+    ("U.exec_command(f'hf download Qwen/{MODEL_NAME} --local-dir /root/models/{MODEL_NAME}')",
+     [("model", "Qwen/Qwen3-4B", "/root/models/Qwen3-4B")]),
+    ("U.hf_download_dataset('zhuzilin/gsm8k')", [("dataset", "zhuzilin/gsm8k", "/root/datasets/gsm8k")]),
+    ("for n in ('a', 'b'):\n    U.exec_command(f'mkdir -p /m && hf download o/{n} --local-dir /m/{n}')",
+     [("model", "o/a", "/m/a"), ("model", "o/b", "/m/b")]),
+    ("import subprocess\nsubprocess.run(['hf', 'download', 'o/a', '--local-dir', '/m'], check=True)",
+     [("model", "o/a", "/m")]),
+    ("from huggingface_hub import snapshot_download as s\ns('o/a', repo_type='dataset', local_dir='/d')",
+     [("dataset", "o/a", "/d")]),
+    ("import huggingface_hub as h\nh.snapshot_download('o/a')", [("model", "o/a", CACHE)]),
+    ("import huggingface_hub as h\nh.snapshot_download('o/a', local_files_only=True)", []),
+    ("import os\nif os.environ.get('BIG') == '1':\n    U.hf_download_dataset('o/d')", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "expected"), BODIES)
 def test_what_a_test_downloads(read: Read, body: str, expected: list[tuple[str, str, str]]) -> None:
     requirements = read(body)
     assert requested(requirements) == expected
@@ -72,16 +72,16 @@ def test_the_rows_environment_decides(read: Read) -> None:
     assert requested(read(body, BIG="1")) == [("dataset", "o/d", "/root/datasets/d")]
 
 
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        ("import torch\nU.exec_command(f'hf download o/{torch.version} --local-dir /m')", "⟨torch.version⟩"),
-        ("import huggingface_hub as h\nh.hf_hub_download('o/a', 'x.json')", "a part of it"),
-        ("import torch\nU.hf_download_dataset(f'o/{torch.version}')", "⟨torch.version⟩"),
-        ("U.exec_command('parallel \"hf download o/{} --local-dir /m\"')", "another program"),
-        ("import torch\nU.exec_command(f'{torch.version} download o/a')", "which program"),
-    ],
-)
+NOT_KNOWN = [
+    ("import torch\nU.exec_command(f'hf download o/{torch.version} --local-dir /m')", "⟨torch.version⟩"),
+    ("import huggingface_hub as h\nh.hf_hub_download('o/a', 'x.json')", "a part of it"),
+    ("import torch\nU.hf_download_dataset(f'o/{torch.version}')", "⟨torch.version⟩"),
+    ("U.exec_command('parallel \"hf download o/{} --local-dir /m\"')", "another program"),
+    ("import torch\nU.exec_command(f'{torch.version} download o/a')", "which program"),
+]
+
+
+@pytest.mark.parametrize(("body", "why"), NOT_KNOWN)
 def test_what_is_not_known_is_listed_with_its_line(read: Read, body: str, why: str) -> None:
     (each,) = unresolved(read(body))
     assert why in f"{each.text} {each.why}"
@@ -103,19 +103,19 @@ def model(id: str, directory: str = CACHE, **more: Any) -> HubRepository:
     return HubRepository("model", id, directory, directory == CACHE, **more)
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("hf download Qwen/Qwen3-4B --local-dir /root/models/Q", model("Qwen/Qwen3-4B", "/root/models/Q")),
-        ("huggingface-cli download Qwen/Q --local-dir=/m", model("Qwen/Q", "/m")),
-        ("hf download Qwen/Q --revision v1.0 --local-dir /m", model("Qwen/Q", "/m", revision="v1.0")),
-        ("cd /tmp && HF_HUB_ENABLE_HF_TRANSFER=1 hf download Qwen/Q --local-dir /m; ls", model("Qwen/Q", "/m")),
-        ("python3 -m huggingface_hub.commands.huggingface_cli download Qwen/Q", model("Qwen/Q")),
-        ("hf download Qwen/Q --local-dir $MODELS/m", model("Qwen/Q", "/big/m")),
-        ("hf download --repo-type dataset zhuzilin/gsm8k --local-dir /root/datasets/gsm8k",
-         HubRepository("dataset", "zhuzilin/gsm8k", "/root/datasets/gsm8k")),
-    ],
-)  # fmt: skip
+DOWNLOADS = [
+    ("hf download Qwen/Qwen3-4B --local-dir /root/models/Q", model("Qwen/Qwen3-4B", "/root/models/Q")),
+    ("huggingface-cli download Qwen/Q --local-dir=/m", model("Qwen/Q", "/m")),
+    ("hf download Qwen/Q --revision v1.0 --local-dir /m", model("Qwen/Q", "/m", revision="v1.0")),
+    ("cd /tmp && HF_HUB_ENABLE_HF_TRANSFER=1 hf download Qwen/Q --local-dir /m; ls", model("Qwen/Q", "/m")),
+    ("python3 -m huggingface_hub.commands.huggingface_cli download Qwen/Q", model("Qwen/Q")),
+    ("hf download Qwen/Q --local-dir $MODELS/m", model("Qwen/Q", "/big/m")),
+    ("hf download --repo-type dataset zhuzilin/gsm8k --local-dir /root/datasets/gsm8k",
+     HubRepository("dataset", "zhuzilin/gsm8k", "/root/datasets/gsm8k")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "expected"), DOWNLOADS)
 def test_a_download_is_read_as_the_program_would(line: str, expected: HubRepository) -> None:
     assert downloads(line, MODELS="/big") == [expected]
 
@@ -125,18 +125,18 @@ def test_other_commands_are_none(line: str) -> None:
     assert downloads(line) == []
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("hf download $REPO --local-dir /m", r"\$REPO is not in the row's environment"),
-        ("hf download", "names no repository"),
-        ("hf download ../a --local-dir /m", "no repository's id"),
-        ("hf download a/b --repo-type space", "space: only whole models"),
-        ("hf download a/b a.json b.bin", "a part of it"),
-        ("hf download a/b --include '*.json' --include '*.txt'", "a part of it"),
-        ("hf download Qwen/⟨name()⟩", r"⟨name\(\)⟩ is not known"),
-    ],
-)
+UNRESOLVED = [
+    ("hf download $REPO --local-dir /m", r"\$REPO is not in the row's environment"),
+    ("hf download", "names no repository"),
+    ("hf download ../a --local-dir /m", "no repository's id"),
+    ("hf download a/b --repo-type space", "space: only whole models"),
+    ("hf download a/b a.json b.bin", "a part of it"),
+    ("hf download a/b --include '*.json' --include '*.txt'", "a part of it"),
+    ("hf download Qwen/⟨name()⟩", r"⟨name\(\)⟩ is not known"),
+]
+
+
+@pytest.mark.parametrize(("line", "why"), UNRESOLVED)
 def test_unknown_arguments_are_not_guessed(line: Any, why: str) -> None:
     with pytest.raises(UnresolvedArgument, match=why):
         downloads(line)

@@ -42,29 +42,29 @@ def recorded(checkout: Path, source: str) -> Recording:
     return LaunchRecorder({}, lambda name: source, checkout).record("test_x.py")
 
 
-@pytest.mark.parametrize(
-    ("body", "outcome"),
-    [
-        ("socket.create_connection(('1.1.1.1', 53), 2)", "OSError"),
-        ("socket.create_connection(('127.0.0.1', {port}), 2)", "OSError"),
-        ("open(__file__, 'a')", "OSError"),
-        ("os.remove(__file__)", "OSError"),
-        ("open('/checkout/new', 'w')", "OSError"),
-        ("open('/usr/new', 'w')", "OSError"),
-        ("return os.path.exists({home!r})", "False"),
-        ("return os.path.exists('/etc/passwd')", "False"),
-        ("return [os.path.exists(one) for one in ('/proc/1/root', '/sys/class')]", "[False, False]"),
-        ("return bytearray(10 << 30)", "MemoryError"),
-        ("os.fork()", "AttributeError"),
-        ("os.execv('/bin/sh', ['sh', '-c', 'true'])", "AttributeError"),
-        ("os.posix_spawn('/bin/true', ['true'], {{}})", "AttributeError"),
-        ("return ctypes.CDLL(None).mount(b'x', b'/mnt', b'tmpfs', 0, None)", "-1"),
-        ("return ctypes.CDLL(None).mount(None, b'/checkout', None, 32 | 4096, None)", "-1"),  # remount, writable
-        ("return ctypes.CDLL(None).unshare(0x10000000 | 0x20000)", "-1"),  # a user namespace of its own, to mount in
-        ("return ctypes.CDLL(None).umount2(b'/checkout', 2)", "-1"),
-        ("return os.write(os.open('/tmp/big', os.O_CREAT | os.O_WRONLY), b'x' * (100 << 20)) < 100 << 20", "True"),
-    ],
-)
+HOSTILE = [
+    ("socket.create_connection(('1.1.1.1', 53), 2)", "OSError"),
+    ("socket.create_connection(('127.0.0.1', {port}), 2)", "OSError"),
+    ("open(__file__, 'a')", "OSError"),
+    ("os.remove(__file__)", "OSError"),
+    ("open('/checkout/new', 'w')", "OSError"),
+    ("open('/usr/new', 'w')", "OSError"),
+    ("return os.path.exists({home!r})", "False"),
+    ("return os.path.exists('/etc/passwd')", "False"),
+    ("return [os.path.exists(one) for one in ('/proc/1/root', '/sys/class')]", "[False, False]"),
+    ("return bytearray(10 << 30)", "MemoryError"),
+    ("os.fork()", "AttributeError"),
+    ("os.execv('/bin/sh', ['sh', '-c', 'true'])", "AttributeError"),
+    ("os.posix_spawn('/bin/true', ['true'], {{}})", "AttributeError"),
+    ("return ctypes.CDLL(None).mount(b'x', b'/mnt', b'tmpfs', 0, None)", "-1"),
+    ("return ctypes.CDLL(None).mount(None, b'/checkout', None, 32 | 4096, None)", "-1"),  # remount, writable
+    ("return ctypes.CDLL(None).unshare(0x10000000 | 0x20000)", "-1"),  # a user namespace of its own, to mount in
+    ("return ctypes.CDLL(None).umount2(b'/checkout', 2)", "-1"),
+    ("return os.write(os.open('/tmp/big', os.O_CREAT | os.O_WRONLY), b'x' * (100 << 20)) < 100 << 20", "True"),
+]
+
+
+@pytest.mark.parametrize(("body", "outcome"), HOSTILE)
 def test_a_hostile_test_gets_nowhere(tmp_path: Path, body: str, outcome: str) -> None:
     import socket
 

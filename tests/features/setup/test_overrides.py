@@ -44,25 +44,25 @@ TORCH = f"pip install torch==2.9.1+cu128 --index-url {CI}"
 PIPS_OWN = "pip install torch -i https://x/cpu"
 
 
-@pytest.mark.parametrize(
-    ("script", "index", "versions", "kind", "overrides"),
-    [
-        # As in CI.
-        (PIPS_OWN, None, {("torch", "-i", "https://x/cpu"): "2.9.1+cpu, 2.8.0+cpu"}, "cpu", []),
-        # CI's index is not reached: the mirror's wheels for CPUs come before CUDA's of pip's own index.
-        (TORCH, MIRROR, {("torch",): "2.9.1", ("torch", "--index-url", MIRROR): "2.9.1+cpu"}, "cpu",
-         [Override("cpu", "Step 1", pip_index=MIRROR, replace={"torch==2.9.1+cu128": "torch==2.9.1+cpu"})]),
-        # An index with both.
-        (TORCH, None, {("torch", "--index-url", CI): "2.9.1+cu128, 2.9.1+cpu"}, "cpu",
-         [Override("cpu", "Step 1", replace={"torch==2.9.1+cu128": "torch==2.9.1+cpu"})]),
-        # Only CUDA wheels can be had.
-        (PIPS_OWN, None, {("torch",): "2.9.1"}, "cuda", [Override("cpu", "Step 1", pip_index="default")]),
-        (TORCH, None, {("torch", "--index-url", CI): "2.9.1+cu128"}, "cuda", []),
-        # No index answers, or the job installs no torch: nothing is asked for.
-        (TORCH, MIRROR, {}, "", []),
-        ("pip install a", MIRROR, {("a",): "1"}, "", []),
-    ],
-)  # fmt: skip
+WHEELS = [
+    # As in CI.
+    (PIPS_OWN, None, {("torch", "-i", "https://x/cpu"): "2.9.1+cpu, 2.8.0+cpu"}, "cpu", []),
+    # CI's index is not reached: the mirror's wheels for CPUs come before CUDA's of pip's own index.
+    (TORCH, MIRROR, {("torch",): "2.9.1", ("torch", "--index-url", MIRROR): "2.9.1+cpu"}, "cpu",
+     [Override("cpu", "Step 1", pip_index=MIRROR, replace={"torch==2.9.1+cu128": "torch==2.9.1+cpu"})]),
+    # An index with both.
+    (TORCH, None, {("torch", "--index-url", CI): "2.9.1+cu128, 2.9.1+cpu"}, "cpu",
+     [Override("cpu", "Step 1", replace={"torch==2.9.1+cu128": "torch==2.9.1+cpu"})]),
+    # Only CUDA wheels can be had.
+    (PIPS_OWN, None, {("torch",): "2.9.1"}, "cuda", [Override("cpu", "Step 1", pip_index="default")]),
+    (TORCH, None, {("torch", "--index-url", CI): "2.9.1+cu128"}, "cuda", []),
+    # No index answers, or the job installs no torch: nothing is asked for.
+    (TORCH, MIRROR, {}, "", []),
+    ("pip install a", MIRROR, {("a",): "1"}, "", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "index", "versions", "kind", "overrides"), WHEELS)
 def test_wheels_of_torch_for_cpus_come_first(
     script: str, index: str | None, versions: Mapping[tuple[str, ...], str], kind: str, overrides: list[Override]
 ) -> None:

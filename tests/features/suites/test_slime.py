@@ -39,17 +39,17 @@ def read_matrix(matrix: str, path: str) -> Workflow:
     return read(f"on: push\njobs:\n  a: {{runs-on: x, steps: [{{run: x}}], strategy: {{matrix: {matrix}}}}}\n", path)
 
 
-@pytest.mark.parametrize(
-    ("matrix", "path", "suite"),
-    [
-        ("{x: [1]}", ".github/workflows/pr-test.yml", "slime"),
-        ("{x: [1]}", ".github/workflows/pr-test.yml.j2", "slime"),
-        ("{info: [{num_gpus: 1}, {test_file: a.py}]}", "w.yml", "slime"),
-        ("{info: [{num_gpus: 1}]}", "w.yml", "generic"),
-        ("{x: [test_file], include: [{x: 2}]}", "w.yml", "generic"),
-        ("'${{ fromJSON(needs.a.outputs.b) }}'", "w.yml", "generic"),
-    ],
-)
+SUITES = [
+    ("{x: [1]}", ".github/workflows/pr-test.yml", "slime"),
+    ("{x: [1]}", ".github/workflows/pr-test.yml.j2", "slime"),
+    ("{info: [{num_gpus: 1}, {test_file: a.py}]}", "w.yml", "slime"),
+    ("{info: [{num_gpus: 1}]}", "w.yml", "generic"),
+    ("{x: [test_file], include: [{x: 2}]}", "w.yml", "generic"),
+    ("'${{ fromJSON(needs.a.outputs.b) }}'", "w.yml", "generic"),
+]
+
+
+@pytest.mark.parametrize(("matrix", "path", "suite"), SUITES)
 def test_a_workflow_is_slimes_by_its_name_or_by_how_it_names_tests(matrix: str, path: str, suite: str) -> None:
     assert suite_of(read_matrix(matrix, path)).name == suite
 
@@ -57,24 +57,24 @@ def test_a_workflow_is_slimes_by_its_name_or_by_how_it_names_tests(matrix: str, 
 # -- changed tests, as CI's own script finds them ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "gpus"),
-    [
-        ("NUM_GPUS = 4\n", 4),
-        ("import os\nNUM_GPUS=2\n", 2),
-        ("NUM_GPUS = 4  # comment\r\n", 4),
-        # The first one counts.
-        ("NUM_GPUS = 4\nNUM_GPUS = 8\n", 4),
-        # CI's default where there is no plain number at the beginning of a line.
-        ("", 8),
-        ("    NUM_GPUS = 4\n", 8),
-        ("# NUM_GPUS = 4\n", 8),
-        ("NUM_GPUS = N\n", 8),
-        # grep sees one line at a time, and its digits are 0 to 9.
-        ("NUM_GPUS =\n4\n", 8),
-        ("NUM_GPUS = ٤\n", 8),
-    ],
-)
+GREPS = [
+    ("NUM_GPUS = 4\n", 4),
+    ("import os\nNUM_GPUS=2\n", 2),
+    ("NUM_GPUS = 4  # comment\r\n", 4),
+    # The first one counts.
+    ("NUM_GPUS = 4\nNUM_GPUS = 8\n", 4),
+    # CI's default where there is no plain number at the beginning of a line.
+    ("", 8),
+    ("    NUM_GPUS = 4\n", 8),
+    ("# NUM_GPUS = 4\n", 8),
+    ("NUM_GPUS = N\n", 8),
+    # grep sees one line at a time, and its digits are 0 to 9.
+    ("NUM_GPUS =\n4\n", 8),
+    ("NUM_GPUS = ٤\n", 8),
+]
+
+
+@pytest.mark.parametrize(("text", "gpus"), GREPS)
 def test_gpus_are_the_first_number_that_grep_would_find(text: str, gpus: int) -> None:
     assert RULE.gpus_of(text) == gpus
 

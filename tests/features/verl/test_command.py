@@ -22,16 +22,16 @@ def options_of(line: str) -> VerlOptions:
     return build(VerlOptions, command.values, "verl")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"verl --level 0 {TREES}",
-        f"verl --level 2 {TREES} --gpus 4 --no-reward-model --variant dense,expert",
-        f"verl --level 4 {TREES} --script a.sh --proof 'x y' --proof z --env A=1 --override k=v --test t.py",
-        f"verl --level 5 {TREES} --timeout 7.5 --steps 40 --baseline good.log",
-        f"verl --level 1 {TREES} --exact --wrapper new.sh --checks-from '3 passed'",
-    ],
-)
+COMMAND_LINES = [
+    f"verl --level 0 {TREES}",
+    f"verl --level 2 {TREES} --gpus 4 --no-reward-model --variant dense,expert",
+    f"verl --level 4 {TREES} --script a.sh --proof 'x y' --proof z --env A=1 --override k=v --test t.py",
+    f"verl --level 5 {TREES} --timeout 7.5 --steps 40 --baseline good.log",
+    f"verl --level 1 {TREES} --exact --wrapper new.sh --checks-from '3 passed'",
+]
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES)
 def test_the_command_of_a_plan_is_read_as_the_same_options(line: str) -> None:
     words = options_of(line).command_line
     assert options_of(words.removeprefix("ci-tasks ")) == options_of(line)
@@ -68,16 +68,16 @@ def test_focused_checks_that_ran_elsewhere_are_cited_by_their_last_line(tmp_path
             level_request(options_of(f"verl {TREES} --checks-from {shlex.quote(str(text))}"))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--env HF_TOKEN=x", "--env HF_TOKEN would put a secret into the log"),
-        ("--env A", "--env takes NAME=VALUE, not 'A'"),
-        ("--dummy-config /c.json", "--dummy-config needs --model-path DIR"),
-        ("--test a.py --checks-from '3 passed'", "--checks-from and --test cannot be combined"),
-        ("--repeat 3", "--repeat needs --base"),
-    ],
-)
+REFUSED = [
+    ("--env HF_TOKEN=x", "--env HF_TOKEN would put a secret into the log"),
+    ("--env A", "--env takes NAME=VALUE, not 'A'"),
+    ("--dummy-config /c.json", "--dummy-config needs --model-path DIR"),
+    ("--test a.py --checks-from '3 passed'", "--checks-from and --test cannot be combined"),
+    ("--repeat 3", "--repeat needs --base"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
 def test_a_wish_that_makes_no_sense_is_refused(words: str, message: str) -> None:
     with pytest.raises(UsageError) as refused:
         level_request(options_of(f"verl {TREES} {words}"))

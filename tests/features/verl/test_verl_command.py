@@ -29,11 +29,9 @@ def pair(tmp_path: Path) -> Any:
         shutil.copytree(EXAMPLES / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
         git.repository(tmp_path / name)
     (tmp_path / "tiny-verl/note.txt").write_text("not committed")
-    someone.hosts = lambda **env: (tmp_path / "hosts.yaml").write_text(
-        json.dumps({"hosts": {"box": {"kind": "local", "runtime": "none", "gpus": 8, "simulate": True, "env": env}}})
-    )
+    box = {"kind": "local", "runtime": "none", "gpus": 8, "simulate": True}
+    someone.hosts = lambda **env: someone.write_hosts(json.dumps({"hosts": {"box": {**box, "env": env}}}))
     someone.hosts()
-    someone.env["CI_TASKS_HOSTS"] = str(tmp_path / "hosts.yaml")
     someone.env["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # uv's
     someone.verl = lambda *argv: someone.ci_tasks("verl", *_with_defaults(argv), "--no-reward-model")
     return someone

@@ -13,6 +13,7 @@ from ci_tasks.logs.triage import log_triage
 from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.logs.triage.rules import compiled
 from ci_tasks.records import Triage
+from tests.parts.cases import named
 
 RULES = compiled(yaml.safe_load(Path(__file__).with_name("sample_rules.yaml").read_text()))
 
@@ -56,7 +57,7 @@ BLAMED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("log", "line", "cause"), [row[1:] for row in BLAMED], ids=[row[0] for row in BLAMED])
+@named(("log", "line", "cause"), BLAMED)
 def test_one_line_is_the_cause(log: list[str], line: str, cause: str) -> None:
     got = of(*log)
     assert line in got.line, f"{got.line}, and then {got.candidates}"

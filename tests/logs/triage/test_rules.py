@@ -13,6 +13,7 @@ from ci_tasks.logs.triage import rules
 from ci_tasks.logs.triage.log_prefixes import read
 from ci_tasks.logs.triage.rules import NOISE, PROGRESS, ROOT, SUCCESS, Rule, compiled, shipped
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED
+from tests.parts.cases import named
 
 DESCRIBED: dict[str, Any] = yaml.safe_load(resources.text(rules.FILE))
 RULES: list[dict[str, Any]] = DESCRIBED["rules"]
@@ -82,7 +83,7 @@ def changed(good: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in {**good, **change}.items() if value is not ...}
 
 
-@pytest.mark.parametrize(("change", "says"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN])
+@named(("change", "says"), BROKEN)
 def test_what_is_written_wrongly_is_named(change: dict[str, Any], says: str) -> None:
     assert compiled(described(GOOD)).rules[0].name == "sample"
     with pytest.raises(ValueError, match="sample") as raised:

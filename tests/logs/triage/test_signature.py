@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 
 from ci_tasks.logs.triage.signature import kind_of, package_of, signature_of, stable
 from ci_tasks.records import FailureEvidence
+from tests.parts.cases import named
 
 MESSAGES = yaml.safe_load(Path(__file__).with_name("messages.yaml").read_text())
 SAME, DIFFERENT = MESSAGES["same"], MESSAGES["different"]
 
 
-@pytest.mark.parametrize(("first", "second"), [row[1:] for row in SAME], ids=[row[0] for row in SAME])
+@named(("first", "second"), SAME)
 def test_what_varies_from_run_to_run_is_left_out(first: str, second: str) -> None:
     assert stable(first) == stable(second)
 
 
-@pytest.mark.parametrize(("first", "second"), [row[1:] for row in DIFFERENT], ids=[row[0] for row in DIFFERENT])
+@named(("first", "second"), DIFFERENT)
 def test_what_makes_it_another_failure_stays(first: str, second: str) -> None:
     assert stable(first) != stable(second)
 
@@ -65,7 +66,7 @@ LEVELS: list[tuple[str, dict[str, Any], bool, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "same_kind", "same"), [row[1:] for row in LEVELS], ids=[row[0] for row in LEVELS])
+@named(("change", "same_kind", "same"), LEVELS)
 def test_what_changes_the_kind_and_what_the_signature(change: dict[str, Any], same_kind: bool, same: bool) -> None:
     other = replace(EVIDENCE, **change)
     assert (kind_of(other) == kind_of(EVIDENCE), signature_of(other) == signature_of(EVIDENCE)) == (same_kind, same)

@@ -11,6 +11,7 @@ import pytest
 from bench.verl_learning import against, alone
 from ci_tasks.features.verl.judge.learning import ERROR, learning
 from ci_tasks.features.verl.judge.records import CONTRADICTED, NOT_SEEN, SHOWN, Criterion
+from tests.features.verl.judge.conftest import metrics as usual
 
 STEPS = 20
 Row = dict[str, float]
@@ -21,17 +22,9 @@ def run(*changes: Change, steps: int = STEPS) -> dict[int, Row]:
     """A run that learns, changed step by step."""
     metrics: dict[int, Row] = {0: {"val-core/openai/gsm8k/acc/mean@1": 0.2}}
     for step in range(1, steps + 1):
-        metrics[step] = {
-            "actor/pg_loss": 0.5 / step,
-            "actor/kl_loss": 0.001 * step,
-            "actor/entropy": 0.7 - 0.01 * step,
-            "actor/grad_norm": 0.2,
-            "critic/vf_loss": 0.3 / step,
-            "critic/values/mean": 0.1 * step,
-            "critic/rewards/mean": 0.2 + 0.03 * step + 0.01 * (step % 2),
-            "response_length/clip_ratio": 0.05,
-            "perf/throughput": math.nan,
-        }
+        rises = 0.2 + 0.03 * step + 0.01 * (step % 2)
+        own = {"actor/grad_norm": 0.2, "critic/rewards/mean": rises, "perf/throughput": math.nan}
+        metrics[step] = {**usual(step), **own}
     metrics[steps]["val-core/openai/gsm8k/acc/mean@1"] = 0.6
     for step, row in metrics.items():
         for change in changes:
@@ -141,14 +134,14 @@ def test_an_algorithm_without_a_critic_needs_no_critic_loss() -> None:
     assert checks(run(without("critic/vf")), critic=False)["metrics at every step"].outcome == SHOWN
 
 
-@pytest.mark.parametrize(
-    ("changes", "outcome"),
-    [
-        ((), SHOWN),
-        ((lambda step, row: row.update({REWARD: 0.8 + 0.01 * (step % 2)}),), SHOWN),
-        ((always("critic/rewards/mean", 0.4),), CONTRADICTED),
-    ],
-)
+BASELINES = [
+    ((), SHOWN),
+    ((lambda step, row: row.update({REWARD: 0.8 + 0.01 * (step % 2)}),), SHOWN),
+    ((always("critic/rewards/mean", 0.4),), CONTRADICTED),
+]
+
+
+@pytest.mark.parametrize(("changes", "outcome"), BASELINES)
 def test_a_baseline_is_compared_within_its_noise(changes: tuple[Change, ...], outcome: str) -> None:
     def level(step: int, row: Row) -> None:
         row["critic/rewards/mean"] = 0.6 + 0.01 * (step % 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,16 +19,13 @@ from ci_tasks.agent.probe.evidence import (
     RunEvidence,
 )
 from ci_tasks.features.verl.judge.criteria import READ, RESUME, WRITTEN, criteria_of
-from ci_tasks.features.verl.judge.records import CONTRADICTED, NOT_SEEN, SHOWN
+from ci_tasks.features.verl.judge.records import CONTRADICTED, NOT_SEEN, SHOWN, Summary
 from ci_tasks.features.verl.judge.training_log import QuotedLine, TrainingFacts
 from ci_tasks.features.verl.judge.training_run import HOOK, PROVIDES, TrainingRun
 from ci_tasks.features.verl.levels.levels import Training, trainings
-from tests.features.verl.judge.conftest import BRIDGE, CORE, REQUEST, ROOT
+from tests.features.verl.judge.conftest import BRIDGE, CORE, REQUEST, ROOT, Writer
 from tests.features.verl.judge.conftest import worker as usual
-
-if TYPE_CHECKING:
-    from ci_tasks.features.verl.judge.records import Summary
-    from tests.features.verl.judge.conftest import Writer
+from tests.parts.cases import named
 
 SMOKE = trainings(REQUEST)[0]
 MODEL = {
@@ -115,7 +112,7 @@ IMPORTED: dict[str, tuple[list[ProcessEvidence], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("processes", "result", "why"), IMPORTED.values(), ids=IMPORTED)
+@named(("processes", "result", "why"), IMPORTED)
 def test_a_worker_with_another_package_makes_the_run_no_evidence(
     processes: list[ProcessEvidence], result: str, why: str, writer: Writer
 ) -> None:
@@ -168,21 +165,21 @@ SAVED: dict[str, tuple[Any, Any, tuple[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("saved", "loaded", "outcomes"), SAVED.values(), ids=SAVED)
+@named(("saved", "loaded", "outcomes"), SAVED)
 def test_names_files_and_sizes_decide(saved: Any, loaded: Any, outcomes: tuple[str, str]) -> None:
     found = resumed(saved=saved, loaded=loaded)
     assert (found[WRITTEN], found[READ]) == outcomes
 
 
-@pytest.mark.parametrize(
-    ("came_from", "outcome"),
-    [
-        ("/w/checkpoints/p/e/global_step_1", SHOWN),
-        ("checkpoints/p/e/global_step_1", SHOWN),
-        ("/w/checkpoints/p/other/global_step_1", CONTRADICTED),
-        ("/w/checkpoints/p/e/global_step_10", CONTRADICTED),
-        ("", NOT_SEEN),
-    ],
-)
+RESUMED = [
+    ("/w/checkpoints/p/e/global_step_1", SHOWN),
+    ("checkpoints/p/e/global_step_1", SHOWN),
+    ("/w/checkpoints/p/other/global_step_1", CONTRADICTED),
+    ("/w/checkpoints/p/e/global_step_10", CONTRADICTED),
+    ("", NOT_SEEN),
+]
+
+
+@pytest.mark.parametrize(("came_from", "outcome"), RESUMED)
 def test_a_resume_is_from_the_checkpoint_that_the_training_before_it_wrote(came_from: str, outcome: str) -> None:
     assert resumed(came_from)[RESUME] == outcome

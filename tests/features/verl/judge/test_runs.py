@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ci_tasks.features.verl.judge.records import Summary
 from ci_tasks.features.verl.judge.verdict import BACKEND, CHECKS, IMPORT, LOG, VARIANTS
 from ci_tasks.features.verl.levels.levels import LEVELS, LevelRequest
-from tests.features.verl.judge.conftest import BRIDGE, LORA, REQUEST, ROOT
-
-if TYPE_CHECKING:
-    from tests.features.verl.judge.conftest import Writer
+from tests.features.verl.judge.conftest import BRIDGE, LORA, REQUEST, ROOT, Writer
+from tests.parts.cases import named
 
 Ended = tuple[str, str]
 PASSED: Ended = ("passed", "")
@@ -294,7 +292,7 @@ EDITS: dict[str, tuple[Edit, int, int, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("edit", "exit_code", "level", "result", "why"), EDITS.values(), ids=EDITS)
+@named(("edit", "exit_code", "level", "result", "why"), EDITS)
 def test_exit_code_0_and_all_steps_are_not_enough_and_exit_code_1_is_no_fail(
     edit: Edit, exit_code: int, level: int, result: str, why: str, writer: Writer
 ) -> None:

@@ -250,19 +250,19 @@ def test_the_preflight_runs_in_the_environment_that_the_wrapper_launches_and_put
     assert any("gsm8k.py" in line for line in rest)
 
 
-@pytest.mark.parametrize(
-    ("request_", "wrapper", "without", "more", "line"),
-    [
-        (quiet(), WRAPPERS, "uv", "", "uv: blocked: verl's wrapper launches by uv, and there is none on PATH; take"),
-        (quiet(), WRAPPERS, "", "export SYNC=2", "uv: blocked: uv sync --frozen"),
-        (NO_UV, WRAPPERS, "uv", "", "model: pass"),
-        (quiet(), "python3 -m verl.trainer.main_ppo\n", "uv", "", "model: pass"),
-        (quiet(**MISSING), WRAPPERS, "", "", "data: blocked: there is no /none/t; --train-files"),
-        (quiet(no_reward_model=False), WRAPPERS, "", "", "reward-model: blocked: no "),
-        (quiet(model_path="/none", dummy_config="/none.json"), WRAPPERS, "", "", "dummy-config: blocked: /none.js"),
-        (quiet(model_path="/none", dummy_config="/etc/passwd"), WRAPPERS, "", "", "dummy-config: blocked: no /none"),
-    ],
-)  # fmt: skip
+MISSING_PARTS = [
+    (quiet(), WRAPPERS, "uv", "", "uv: blocked: verl's wrapper launches by uv, and there is none on PATH; take"),
+    (quiet(), WRAPPERS, "", "export SYNC=2", "uv: blocked: uv sync --frozen"),
+    (NO_UV, WRAPPERS, "uv", "", "model: pass"),
+    (quiet(), "python3 -m verl.trainer.main_ppo\n", "uv", "", "model: pass"),
+    (quiet(**MISSING), WRAPPERS, "", "", "data: blocked: there is no /none/t; --train-files"),
+    (quiet(no_reward_model=False), WRAPPERS, "", "", "reward-model: blocked: no "),
+    (quiet(model_path="/none", dummy_config="/none.json"), WRAPPERS, "", "", "dummy-config: blocked: /none.js"),
+    (quiet(model_path="/none", dummy_config="/etc/passwd"), WRAPPERS, "", "", "dummy-config: blocked: no /none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("request_", "wrapper", "without", "more", "line"), MISSING_PARTS)
 def test_what_is_missing_blocks_the_run_before_a_training(
     tmp_path: Path, request_: LevelRequest, wrapper: str, without: str, more: str, line: str
 ) -> None:
@@ -311,15 +311,15 @@ def test_bridge_checks_that_fail_are_told_from_those_that_cannot_run(
     assert (lines[1:] == []) is outcome.startswith("fail")
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        ("'vanilla_mbridge': True,\nstep:1 - actor/pg_loss:0.1", "'vanilla_mbridge': True"),
-        ("step:1 - critic/vf_explained_var:nan - actor/pg_loss:np.float64(nan)", "actor/pg_loss:np.float64(nan"),
-        ("step:0 - val:1", "no metrics of step 1"),
-        ("'vanilla_mbridge': False\nstep:1 - critic/vf_explained_var:nan - actor/pg_loss:0.1", ""),
-    ],
-)
+CONTRADICTED_BY_OUTPUT = [
+    ("'vanilla_mbridge': True,\nstep:1 - actor/pg_loss:0.1", "'vanilla_mbridge': True"),
+    ("step:1 - critic/vf_explained_var:nan - actor/pg_loss:np.float64(nan)", "actor/pg_loss:np.float64(nan"),
+    ("step:0 - val:1", "no metrics of step 1"),
+    ("'vanilla_mbridge': False\nstep:1 - critic/vf_explained_var:nan - actor/pg_loss:0.1", ""),
+]
+
+
+@pytest.mark.parametrize(("said", "why"), CONTRADICTED_BY_OUTPUT)
 def test_a_level_0_that_its_own_output_contradicts_ends_the_run(tmp_path: Path, said: str, why: str) -> None:
     Machine(tmp_path)
     train = f"train 'level 0' 1 {shlex.quote(f'echo {shlex.quote(said)}')}; train other 1 true"
