@@ -306,8 +306,10 @@ def release(descriptor: int) -> None:
 
 
 def is_held(path: str) -> bool:
-    """Whether another process holds an exclusive lock at this moment."""
-    return files.is_locked(path, _FLAGS, exclusive=False) is True
+    """Whether another process holds an exclusive lock at this moment, as far as the file can be opened."""
+    with suppress(OSError):
+        return files.is_locked(path, _FLAGS, exclusive=False) is True
+    return False
 
 
 def create_missing(paths: Iterable[str], own: bool = False) -> None:

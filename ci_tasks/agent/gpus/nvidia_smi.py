@@ -95,7 +95,7 @@ def parse_gpus(text: str) -> List[Gpu]:
     gpus = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) >= 6 and cells[0].isdigit():
+        if len(cells) >= 6 and cells[0].isdecimal():
             index, uuid, *name, driver, used, total = cells  # a product's name may contain a comma
             gpus.append(Gpu(int(index), uuid, ", ".join(name), driver, _number(used), _number(total)))
     return sorted(gpus, key=lambda gpu: gpu.index)
@@ -104,14 +104,14 @@ def parse_gpus(text: str) -> List[Gpu]:
 def parse_apps(text: str) -> List[GpuProcess]:
     """The output of QUERY_APPS. Sentences such as `No running processes found` are skipped."""
     rows = [[cell.strip() for cell in line.split(",", 3)] for line in text.splitlines()]  # a command may have commas
-    return [GpuProcess(row[0], int(row[1]), _number(row[2]), row[3]) for row in rows if row[3:] and row[1].isdigit()]
+    return [GpuProcess(row[0], int(row[1]), _number(row[2]), row[3]) for row in rows if row[3:] and row[1].isdecimal()]
 
 
 def parse_samples(text: str, at: float) -> List[Tuple[GpuSample, str]]:
     """The output of QUERY_SAMPLES, each with its GPU's PCI address. Lines that describe no GPU are skipped."""
     samples = []
     for cells in ([cell.strip() for cell in line.split(",")] for line in text.splitlines()):
-        if len(cells) == len(_SAMPLED) and cells[0].isdigit():
+        if len(cells) == len(_SAMPLED) and cells[0].isdecimal():
             values = dict(zip(_SAMPLED, cells))  # noqa: B905  # Python 3.8
             uuid, bus, reasons = values.pop("uuid"), values.pop("bus"), slowdowns(values.pop("slowed"))
             numbers = {name: _number(value) for name, value in values.items()}

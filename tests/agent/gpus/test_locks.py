@@ -327,6 +327,8 @@ def test_named_locks_are_taken_in_order_and_none_past_one_that_is_held(gpu_host:
     mine.close()
     simulated.close()
     assert not locks.is_held(str(gpu_host.path / "ci-tasks-a.lock"))
+    (gpu_host.path / "link").symlink_to("ci-tasks-b.lock")
+    assert not locks.is_held(str(gpu_host.path / "link")), "what cannot be opened is no reason to end a run that waits"
 
 
 def test_the_agents_choice_is_read_from_the_jobs_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ APPS = {
     "memory unknown": ("GPU-1a, 7, [N/A], [Not Found]\n", [GpuProcess("GPU-1a", 7, None, "[Not Found]")]),
     "a name with commas": ("GPU-1a, 7, 1, a --b=c,d, e\n", [GpuProcess("GPU-1a", 7, 1, "a --b=c,d, e")]),
     "none": ("No running processes found\n", []),
+    "a digit that is no number": ("GPU-1a, \u00b2, 1, python\n", []),
     "nothing": ("\n", []),
 }
 
