@@ -319,11 +319,11 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 2_450,
     "ci_tasks/*.py": 1_010,
-    "ci_tasks/agent": 6_163,
+    "ci_tasks/agent": 6_173,
     "ci_tasks/checkout": 599,
     "ci_tasks/cli": 1_238,
     "ci_tasks/features": 5_669,
-    "ci_tasks/hosts": 2_153,
+    "ci_tasks/hosts": 2_154,
     "ci_tasks/logs": 2_993,
     "ci_tasks/planning": 1_594,
     "ci_tasks/report": 1_076,
@@ -331,7 +331,7 @@ BUDGETS = {
     "ci_tasks/run": 2_719,
     "ci_tasks/trials": 1_568,
     "ci_tasks/workflow": 1_980,
-    "tests": 32_700,
+    "tests": 32_722,
 }
 
 

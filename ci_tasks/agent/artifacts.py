@@ -75,8 +75,6 @@ def _copy(files: Iterator[_File], top: str) -> List[LeftOutFile]:
     bytes_left = LIMIT
     for place, path, size, source in files:
         target = os.path.join(top, place, os.path.normpath(path).lstrip("/"))
-        if os.path.lexists(target) and not isinstance(source, str):
-            continue  # a path of the plan is inside of another
         try:
             if isinstance(source, str):
                 raise OSError(source)
@@ -96,7 +94,10 @@ def _copy(files: Iterator[_File], top: str) -> List[LeftOutFile]:
 
 def _files(run: RunDir, plan: Plan, containers: List[RunContainer], began: float) -> Iterator[_File]:
     own, deadline = os.path.realpath(run.path), time.monotonic() + MAX_SECONDS
-    for path in sorted({os.path.normpath(path) for path in (RAY_LOGS, *plan.artifacts) if path[:1] == "/"}):
+    paths = {os.path.normpath(path) for path in (RAY_LOGS, *plan.artifacts) if path[:1] == "/"}
+    for path in sorted(paths):
+        if any(path.startswith(other.rstrip("/") + "/") for other in paths - {path}):
+            continue  # it comes with the other one; a link to it there would be copied, and counted, twice
         for container in containers:
             yield from _in_container(container, path, deadline)
         if plan.container_runtime == "none" and os.path.realpath(path) != own:  # which would be copied into itself

@@ -38,6 +38,7 @@ _ENVIRONMENT = os.path.join("tmp", "environment")  # the path of the one that th
 _MOST_NAMED = 3
 # With the caller's `known_paths`, pip takes the directory out of an isolated build, as it does with site-packages.
 _LINE = "import site, sys; site.addsitedir(%r, sys._getframe(1).f_locals.get('known_paths'))\n"
+_NOTE = re.compile(r"\d+ packages, resolved \d{4}-\d\d-\d\d \d\d:\d\d UTC\Z")
 _WORD = re.compile(r"[^\s'\"`;|&<>()=,\[\]]+")
 # What describes packages, wherever it is in the checkout.
 _PACKAGING = re.compile(r"(?i)pyproject\.toml|setup\.(?:py|cfg)|.*\.lock|.*(?:requirements|constraints).*\.(?:txt|in)")
@@ -51,7 +52,8 @@ class SharedEnvironment:
     def __init__(self, path: str) -> None:
         self.path, self.name, self.prefix = path, os.path.basename(path), os.path.join(path, "prefix")
         self._users, self._files, self._note = (os.path.join(path, name) for name in ("users", "files", "description"))
-        self.description = content_of(self._note).decode()
+        found = _NOTE.match(content_of(self._note, 100).decode("ascii", "replace"))  # a job may have written there
+        self.description = found[0] if found else ""
         self.unused_days = (time.time() - os.stat(path).st_mtime) / 86400
 
     @property

@@ -246,7 +246,7 @@ class Channel:
                 if not self.died.is_set():
                     with self._sending:
                         self._sock.sendall(data)
-                    self._spoken = time.monotonic()
+                        self._spoken = time.monotonic()
             except OSError:
                 self.close()
         if self.died.is_set():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import queue
+import shutil
 import sys
 import threading
 import time
@@ -250,7 +251,7 @@ class RunMirror:
 
     def mask_artifacts(self) -> None:
         """Of the files that came. Raises OSError."""
-        mask_run(self.run, self._secrets, has_secrets=bool(given_secrets(read_plan(self.run))))
+        mask_run(self.run, self._secrets, has_secrets=bool(given_secrets(read_plan(self.run))), remove=shutil.rmtree)
 
     def finish(self) -> None:
         """All of it is here. A record from before, when it could not be fetched, is not its end."""

@@ -133,6 +133,19 @@ def test_a_path_inside_another_is_taken_once(take: Take, tmp_path: Path) -> None
     assert [*take(runtime="none", artifacts=(*paths, "relative"))] == [f"host{tmp_path}/out/deep/file"]
 
 
+def test_a_link_to_a_path_inside_another_takes_no_room_twice(
+    take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ray/session_1/logs").mkdir(parents=True)
+    (tmp_path / "ray/session_latest").symlink_to("session_1")
+    (tmp_path / "ray/session_1/logs/out").write_bytes(b"x" * 700)
+    (tmp_path / "results").write_bytes(b"y" * 500)
+    monkeypatch.setattr(artifacts, "LIMIT", 1300)
+    monkeypatch.setattr(artifacts, "RESERVED_BYTES", 0)
+    paths = [f"{tmp_path}/{name}" for name in ("ray", "ray/session_latest/logs", "results")]
+    assert any(name.endswith("results") for name in take(runtime="none", artifacts=tuple(paths)))
+
+
 def test_a_host_that_has_too_many_files_is_named_once(
     take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,18 @@ def fetch(run: RunDir, there: RunDir) -> None:
     RunMirror(run).mask_artifacts()
 
 
+def test_old_artifacts_that_cannot_be_removed_are_an_error(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has masked them."""
+
+    def refuse(path: str) -> None:
+        raise OSError(f"{path} is in use")
+
+    os.makedirs(run.artifacts, exist_ok=True)
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    with pytest.raises(OSError, match="is in use"):
+        RunMirror(run).mask_artifacts()
+
+
 def test_artifacts_and_small_files_are_masked_by_content_and_name(run: RunDir, tmp_path: Path) -> None:
     host = RunDir(str(tmp_path / "host"))
     os.makedirs(host.artifacts)

@@ -40,6 +40,7 @@ def collect(run_dir: str, reason: str, request: str) -> HangFacts:
     status, own = run_directory.read_status(paths), RunContainers(run_dir)
     # As a run's end finds them: below its agent, and by their mark.
     pids = {*(processes.of_job(status.pid) if status.pid else ()), *processes.of_run(paths.path, status.group)}
+    probed = read_evidence(paths.evidence).processes  # before the look: what starts meanwhile is not dead
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
         looks = {"": pool.submit(look, [sys.executable], sorted(pids - {os.getpid(), os.getppid()}))}
         for each in own.find():
@@ -47,7 +48,6 @@ def collect(run_dir: str, reason: str, request: str) -> HangFacts:
                 argv = [each.client.runtime, "exec", "--interactive", each.id, "python3"]
                 looks[each.name] = pool.submit(look, argv, None, each.client.env)
         seen = {place: each.result() for place, each in looks.items()}
-    probed = read_evidence(paths.evidence).processes
     found = tuple(completed(seen, probed))
     collectives, problems = recorded_collectives([process.env for process in found], DUMP_SECONDS)
     could_not = ["%s: %s" % (place, why) if place else why for place, one in seen.items() for why in one.could_not]
@@ -57,7 +57,7 @@ def collect(run_dir: str, reason: str, request: str) -> HangFacts:
         request=request,
         seconds=round(time.monotonic() - began, 3),
         processes=found,
-        dead=tuple(_dead(probed, found)),
+        gone=tuple(_dead(probed, found)),
         lines={place: text for one in seen.values() for place, text in one.lines.items()},
         ras={place: one.ras[""] for place, one in seen.items() if one.ras},
         collectives=collectives,

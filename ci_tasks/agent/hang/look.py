@@ -91,7 +91,7 @@ class HangFacts:
     request: str = ""
     seconds: float = 0.0
     processes: Tuple[ProcessFacts, ...] = ()
-    dead: Tuple[DeadProcess, ...] = ()
+    gone: Tuple[DeadProcess, ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)
     ras: Mapping[str, str] = field(default_factory=dict)
     collectives: Tuple[RecordedCollective, ...] = ()

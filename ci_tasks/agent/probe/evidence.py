@@ -161,11 +161,13 @@ def parse_lines(text: str) -> RunEvidence:
 
 def _merged(record: Type[T], text: str) -> Optional[T]:
     """The record whose lines have some of its fields each: of a list the further items, of others the value since then.
-    Lines that are no JSON, as a stack or half a line, are left out. None if a field has another type."""
+    Lines that are no such JSON, as a stack or half a line, are left out."""
     values: Dict[str, Any] = {}
     for line in text.split("\n"):
-        with suppress(codec.RecordError, AttributeError):
-            for name, value in codec.parse(line, where="evidence").items():
+        with suppress(codec.RecordError):
+            part = codec.parse(line, where="evidence")
+            codec.decode(record, part, where="evidence")  # one bad line does not hide the others
+            for name, value in part.items():
                 if isinstance(value, list) and isinstance(values.get(name), list):
                     values[name] += value
                 else:
@@ -208,7 +210,7 @@ def _in_order(processes: List[ProcessEvidence]) -> Tuple[ProcessEvidence, ...]:
 
 def collect_evidence(run: RunDir) -> None:
     """Write evidence.jsonl, for `mask_run` to mask, if there is evidence. Raises OSError."""
-    if not os.path.isdir(run.evidence):
+    if os.path.islink(run.evidence) or not os.path.isdir(run.evidence):
         return
     evidence = read_evidence(run.evidence)
     parts = [replace(evidence, processes=()), *(RunEvidence(processes=(process,)) for process in evidence.processes)]

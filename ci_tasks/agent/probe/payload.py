@@ -91,7 +91,8 @@ class EvidenceFile:
         it was written."""
         now = _rank_variables()  # Ray's workers get their rank and devices long after they have started
         if now != self.environ:
-            self.environ = values["env"] = now
+            self.environ = now
+            self.write("environ", {"env": now})
         line = json_text(dict({"event": event}, **values)).encode("ascii") + b"\n"
         if len(line) > self.left - reserved:
             return False

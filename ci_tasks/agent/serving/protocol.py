@@ -292,7 +292,7 @@ class Receiver:
                 path = payload.decode()
                 _check(path)
                 self._out = self._create(path)
-            except ValueError as error:
+            except (ValueError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
                 raise FrameError("a file %.300r: %s" % (payload, error)) from None
             self.paths.append(path)
         else:

@@ -17,6 +17,7 @@ another process of the account, makes of it decides only how much is written: wh
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -36,6 +37,7 @@ from .git import FULL_ERRORS, DiskFull, Git, MissingBase, StoreError, make_repos
 _MAX_FILES = 80  # of packs, two of each; each of them is copied into every workspace, and searched for every object
 _LATER_NS = 2 * 10**9  # git reads files again that are not older than their index, in whole seconds
 _MAX_IDLE = 2  # of a checkout
+_OF_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # that say nothing of the store
 _IN_USE_S = 86400.0  # seconds that the slot of a run is kept longer than that of no run
 
 Lend = Callable[[CheckoutPart, str], None]  # gives the job's git directory of a part the objects
@@ -137,6 +139,8 @@ class TreeStore:
             is_full, message = False, str(error)
             if isinstance(error, OSError):  # also of a store that is damaged
                 is_full, message = error.errno in FULL_ERRORS, "%s: %s" % (error.filename or self.path, error.strerror)
+                if error.errno in _OF_PROCESS:
+                    raise
             if is_full:
                 raise DiskFull(message) from None
             with file_lock(self._lock_file, exclusive=True, timeout=self.lock_timeout):

@@ -90,10 +90,10 @@ def _missing_rank(run: RunProcesses) -> Hang | None:
     inside = [process for process in run.ranks.values() if process.waits_for_ranks]
     if not missing or not inside:
         return None
-    seen = {process.pid: process for process in run.facts.dead}
-    ranks = {pid: waits.rank_in(process.env) for pid, process in seen.items()}
+    ranks = [(waits.rank_in(process.env), process) for process in run.facts.gone]
+    parents = {(rank, process.pid) for rank, process in ranks}  # a pid is of its container
     # What a rank has started has its variables too.
-    dead = {rank: seen[pid] for pid, rank in ranks.items() if rank in missing and ranks.get(seen[pid].ppid) != rank}
+    dead = {rank: process for rank, process in ranks if rank in missing and (rank, process.ppid) not in parents}
     ends = "; ".join(f"rank {rank}: {process.end}" for rank, process in sorted(dead.items())[:3])
     are_gone = f"{numbered('rank', missing)} {'is' if len(missing) == 1 else 'are'} gone{f' ({ends})' if ends else ''}"
     pids = [(rank, dead[rank].pid if rank in dead else None) for rank in missing[:_MOST_NAMED]]

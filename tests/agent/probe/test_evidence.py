@@ -28,10 +28,10 @@ def run_with(tmp_path: Path, **files: str) -> RunDir:
     return run
 
 
-def test_lines_that_are_none_are_left_out_and_a_value_of_another_type_makes_the_file_unread(tmp_path: Path) -> None:
+def test_lines_that_are_none_and_values_of_another_type_are_left_out(tmp_path: Path) -> None:
     text = lines(START, {"event": "import", "imports": [{"name": "a"}]}, {"event": "environ"}, [], 3)
     text += '{"event": "end", "end": "exit\n{"event": "environ", "env": {"RANK": "4"}}\nCurrent thread\n'
-    text += lines({"imports": [{"name": "b"}]})
+    text += lines({"imports": [{"name": "b"}]}, {"argv": 3}, {"imports": [{"name": 3}]})
     others = {"8-3-0123abcd.jsonl": lines({**START, "pid": "7"}), "9-3-0123abcd.jsonl": ""}
     found = read_evidence(run_with(tmp_path, **{NAME: text}, **others).evidence)
     [process] = found.processes
@@ -51,6 +51,8 @@ def test_links_pipes_and_other_files_are_not_read(tmp_path: Path) -> None:
     os.rename(run.evidence, tmp_path / "moved")
     os.symlink(tmp_path / "moved", run.evidence)
     assert read_evidence(run.evidence).counted == 0
+    collect_evidence(run)
+    assert not os.path.exists(run.evidence_file), "that no Python was seen would be said of it"
 
 
 def test_what_is_read_and_written_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,12 @@ def entry(path: str | bytes, content: bytes = b"bad") -> list[tuple[bytes, bytes
     return [(protocol.FILE, name), (protocol.DATA, content)]
 
 
+@pytest.mark.parametrize("names", [("artifacts/x", "artifacts/x/y"), ("artifacts/x/y", "artifacts/x")])
+def test_a_file_in_the_place_of_a_directory_is_the_hosts_fault(here: Path, names: tuple[str, str]) -> None:
+    with pytest.raises(FrameError, match="a file b'artifacts/x"):
+        receive([frame for name in names for frame in entry(name)], here)
+
+
 def test_small_files_and_artifacts_arrive_as_they_were(there: Path, here: Path) -> None:
     names = fetch(there, here)
     assert sorted(names) == ["artifacts/container-1/logs/raylet.out", "artifacts/junit.xml", "docker.json"]

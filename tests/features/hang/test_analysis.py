@@ -126,7 +126,7 @@ def few(count: int) -> list[ProcessFacts]:
         (facts(*(rank(at, *BARRIER) for at in range(3)), rank(3, *QUEUE), collectives=recorded(412, 412, 412)),
          "rank waits elsewhere", [3], "ranks 0-2 wait in threading.wait at train.py:61"),
         (facts(*ALL[:3], rank(3, *LOOP, cpu=0.9)), "straggler", [3], "rank 3 still computes: tokenize at loader.py:12"),
-        (facts(*ALL[:3], dead=DEAD), "dead rank", [3],
+        (facts(*ALL[:3], gone=DEAD), "dead rank", [3],
          "rank 3 is gone (rank 3: ValueError: x); ranks 0-2 wait in synchronize"),
         (facts(*ALL[:3], rank(3, *gpu(61), state="T")), "stopped", [3], "rank 3 is stopped"),
         (facts(*ALL[:3], replace(rank(3, *gpu(61), state="D"), held=("nfs_wait",))), "uninterruptible", [3],
@@ -166,7 +166,7 @@ def test_ranks(seen: HangFacts, kind: str, named: list[int], words: str) -> None
 
 @pytest.mark.parametrize(("dead", "pid"), [(DEAD, 103), ((), None)])
 def test_a_rank_that_is_gone_has_the_pid_that_the_probe_saw(dead: tuple[DeadProcess, ...], pid: int | None) -> None:
-    assert [culprit.pid for culprit in analyse_hang(facts(*ALL[:3], dead=dead)).culprits] == [pid]
+    assert [culprit.pid for culprit in analyse_hang(facts(*ALL[:3], gone=dead)).culprits] == [pid]
 
 
 MOVES: dict[str, Any] = {
