@@ -331,7 +331,7 @@ BUDGETS = {
     "ci_tasks/run": 2_719,
     "ci_tasks/trials": 1_568,
     "ci_tasks/workflow": 1_980,
-    "tests": 32_722,
+    "tests": 32_724,
 }
 
 

@@ -140,9 +140,11 @@ def test_a_link_to_a_path_inside_another_takes_no_room_twice(
     (tmp_path / "ray/session_latest").symlink_to("session_1")
     (tmp_path / "ray/session_1/logs/out").write_bytes(b"x" * 700)
     (tmp_path / "results").write_bytes(b"y" * 500)
-    monkeypatch.setattr(artifacts, "LIMIT", 1300)
+    monkeypatch.setattr(artifacts, "LIMIT", 1500)
     monkeypatch.setattr(artifacts, "RESERVED_BYTES", 0)
-    paths = [f"{tmp_path}/{name}" for name in ("ray", "ray/session_latest/logs", "results")]
+    monkeypatch.setattr(artifacts, "RAY", f"{tmp_path}/ray")
+    monkeypatch.setattr(artifacts, "RAY_LOGS", f"{tmp_path}/ray/session_latest/logs")
+    paths = [f"{tmp_path}/{name}" for name in ("ray", "results")]
     assert any(name.endswith("results") for name in take(runtime="none", artifacts=tuple(paths)))
 
 
