@@ -326,12 +326,12 @@ BUDGETS = {
     "ci_tasks/hosts": 2_154,
     "ci_tasks/logs": 2_993,
     "ci_tasks/planning": 1_594,
-    "ci_tasks/report": 1_076,
-    "ci_tasks/results": 1_483,
-    "ci_tasks/run": 2_719,
-    "ci_tasks/trials": 1_568,
+    "ci_tasks/report": 1_079,
+    "ci_tasks/results": 1_489,
+    "ci_tasks/run": 2_721,
+    "ci_tasks/trials": 1_569,
     "ci_tasks/workflow": 1_980,
-    "tests": 32_724,
+    "tests": 32_753,
 }
 
 

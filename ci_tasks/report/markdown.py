@@ -77,6 +77,7 @@ def _details(summary: str, lines: Sequence[str]) -> str:
 
 
 _HOME = re.compile(r"(?<![\w.])/(?:home|Users)/([\w.-]+)|(?<![\w./])/root(?![\w.-])")
+_BOUNDED = r"(?<![\w.~}})>-]){}(?![\w-]|\.\w)"  # not a part of a longer path or word
 _SHORTEST = 3  # letters of a name that is hidden wherever it stands
 _SHARED = {"root", "runner", "ubuntu", "user", "slime", "verl"}  # accounts that name no person, or are words of ours
 
@@ -91,14 +92,16 @@ class Public:
         named = {path: path.rpartition("/")[2] for path in trees} | dict(places)
         longest_first = sorted((path for path in named if len(path) > 1), key=len, reverse=True)
         self._names = {form: named[path] for path in longest_first for form in (path, cell(path))}
-        self._paths = _words(self._names)
+        own = {form for path in trees for form in (path, cell(path))}  # also in `-I/x/slime` and `/x/slime.log`
+        forms = [re.escape(form) if form in own else _BOUNDED.format(re.escape(form)) for form in self._names]
+        self._paths = re.compile("|".join([*forms, _HOME.pattern]))
         homes = [*trees, *(path for path, name in places.items() if name == "~")]
         people = {match[1] for path in homes if (match := _HOME.match(path)) and match[1]} - _SHARED
         self._people = _words(name for name in people if len(name) >= _SHORTEST)
 
     def text(self, text: str) -> str:
         if "/" in text:
-            text = _HOME.sub("~", self._paths.sub(lambda path: self._names[path[0]], text))
+            text = self._paths.sub(lambda path: self._names.get(path[0], "~"), text)
         return self._people.sub("USER", text)
 
 

@@ -126,7 +126,7 @@ def duration(seconds: float) -> str:
 
 def size(count: float) -> str:
     """Bytes as people read them: `1.2 GB`, `34.5 MB`, `0.3 kB`."""
-    unit, name = next(((unit, name) for unit, name in _UNITS if count >= unit), _UNITS[-1])
+    unit, name = next(((unit, name) for unit, name in _UNITS if count >= 0.99995 * unit), _UNITS[-1])
     return f"{count / unit:.1f} {name}"
 
 

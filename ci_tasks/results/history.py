@@ -20,13 +20,14 @@ from typing import Any
 from ci_tasks.agent.codec import from_json
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.records import FAILED, INSTALLING, PASSED, PLANNED, PREPARING, UNFINISHED, RowTally, RunRecord
+from ci_tasks.records import FAILED, INSTALLING, LOST, PASSED, PLANNED, PREPARING, UNFINISHED, RowTally, RunRecord
 from ci_tasks.results import index, store
 from ci_tasks.results.load import UnreadableRun, load_record
 
 _RECENT = 20  # of the passed runs of a row, how many say how long it takes
 _NEWEST = 100  # batches whose directory is compared with what was seen, for rows that were added later
 _RACY = 2 * 10**9  # ns; a directory that changed so lately may change again without its time doing so
+_LONGEST_SETUP = 2 * 3600.0  # seconds
 _UNREADABLE = (OSError, UnreadableRun)
 
 
@@ -70,6 +71,7 @@ def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
         "SELECT row, host, max(seconds - coalesce(queued, 0), 0) FROM runs "
         f"WHERE label = ? AND status = ? AND seconds IS NOT NULL AND NOT retry {index.NEWEST_FIRST}",
         *(label, PASSED),
+        at_any_price=False,
     )
     there: dict[str, list[float]] = defaultdict(list)
     anywhere: dict[str, list[float]] = defaultdict(list)
@@ -83,21 +85,23 @@ def expected_seconds(label: str, hosts: Sequence[str], rows: Collection[str] = (
     """How long a run of these rows, or of those that `only` means, takes if they run at once: the longest of them,
     after what usually comes before the first row of the label on `hosts`, such as install steps. None if no such row
     has passed before."""
-    parts = [part.strip() for part in only.split(",")]
+    parts = [part for each in only.split(",") if (part := each.strip())] or [""]
     took = [
         seconds
         for row, seconds in durations(label, hosts).items()
         if (row in rows if rows else any(part in row for part in parts))
     ]
     began = _ask(
-        f"SELECT batch, min(at) FROM runs WHERE label = ? AND status = ? AND host IN ({', '.join('?' * len(hosts))}) "
-        f"AND NOT retry GROUP BY batch {index.NEWEST_FIRST} LIMIT {_RECENT}",
-        *(label, PASSED, *hosts),
+        f"SELECT batch, min(at) FROM runs WHERE label = ? AND host IN ({', '.join('?' * len(hosts))}) "
+        f"AND seconds IS NOT NULL AND NOT retry GROUP BY batch {index.NEWEST_FIRST} LIMIT {_RECENT}",
+        *(label, *hosts),
+        at_any_price=False,
     )
     before = list[float]()
     for batch, at in began:
         with suppress(ValueError):  # a directory of another name
-            before.append(max(0.0, at - store.started_at(batch)))
+            known = at - store.started_at(batch)
+            before += [known] if 0 <= known < _LONGEST_SETUP else []  # else its name is of another time zone
     return max(took) + (_median(before) or 0.0) if took else None
 
 
@@ -106,8 +110,9 @@ def flakes(query: RunQuery = RunQuery()) -> list[RowTally]:
     where, values = _where(replace(query, limit=None))
     lines = _ask(
         "SELECT label, row, host, status, seconds, queued, coalesce(tree, commit_hash) FROM runs "
-        f"WHERE status NOT IN ({', '.join('?' * len(UNFINISHED))}) AND NOT retry AND {where} {index.NEWEST_FIRST}",
-        *(*UNFINISHED, *values),
+        f"WHERE status NOT IN ({', '.join('?' * len(UNFINISHED))}) AND (final OR status != ?) AND NOT retry "
+        f"AND {where} {index.NEWEST_FIRST}",
+        *(*UNFINISHED, LOST, *values),
     )
     by_row: dict[tuple[str, str, str], list[tuple[Any, ...]]] = defaultdict(list)
     for label, row, host, *entry in lines:
@@ -151,15 +156,16 @@ def labels() -> list[str]:
 
 def update() -> None:
     """Take in what there is, before files of runs are removed, or the index is asked by itself."""
-    _ask("SELECT 1")
+    _ask("SELECT 1", at_any_price=False)
 
 
 def hosts() -> list[str]:
     return sorted(host for (host,) in _ask("SELECT DISTINCT host FROM runs WHERE host != ''"))
 
 
-def _ask(query: str, *values: Any) -> list[tuple[Any, ...]]:
-    """From the database. If that cannot be used, from the run directories by themselves."""
+def _ask(query: str, *values: Any, at_any_price: bool = True) -> list[tuple[Any, ...]]:
+    """From the database. If that cannot be used, from the run directories by themselves, which takes a second for a
+    thousand; nothing without `at_any_price`: an expectation is not worth waiting for."""
 
     def answer(connection: index.Connection) -> list[tuple[Any, ...]]:
         sync(connection)
@@ -168,8 +174,9 @@ def _ask(query: str, *values: Any) -> list[tuple[Any, ...]]:
     try:
         return index.with_connection(answer)
     except index.HistoryUnavailable as fault:
-        index.warn_once(f"the history cannot be used, so every run directory is read: {fault}")
-        return index.in_memory(answer)
+        instead = "every run directory is read" if at_any_price else "no duration is expected"
+        index.warn_once(f"the history cannot be used, so {instead}: {fault}")
+        return index.in_memory(answer) if at_any_price else []
 
 
 def _record(batch: str, number: int, text: str) -> RunRecord:

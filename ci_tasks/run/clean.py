@@ -21,11 +21,11 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status
 from ci_tasks.agent.serving.protocol import Request, RunSummary
 from ci_tasks.config import Config, HostSpec
-from ci_tasks.errors import printable
+from ci_tasks.errors import Blocked, printable
 from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
 from ci_tasks.report.table import size
-from ci_tasks.results import history, store
+from ci_tasks.results import store
 from ci_tasks.results.load import UnreadableRun, load_record
 from ci_tasks.results.store import read_state_if_readable
 
@@ -175,7 +175,10 @@ def _is_fetched(run: RunSummary) -> bool:
 
 
 def _clean_here(connection: ReconnectingConnection, days: float | None, everything: bool) -> Iterator[CleanedRun]:
-    history.update()  # what is removed stays in it
+    with suppress(Blocked):  # a Python that was built without SQLite
+        from ci_tasks.results import history
+
+        history.update()  # what is removed stays in it
     yield from _clean_killed_commands()
     runs = connection.request(Request("runs")).runs
     in_use = {run.batch for run in runs if run.alive or (run.kept and not everything) or _is_active(run.batch_dir)}

@@ -79,13 +79,13 @@ def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:
 
 def _places(runs: Sequence[ReportedRun]) -> dict[str, str]:
     """What stands in a text for others in the place of directories of this machine, and of the runs' hosts."""
-    places = {str(store.home()): f"${store.HOME_ENV}", os.path.expanduser("~"): "~"}
+    places: dict[str, str] = {}
     for _, run, _ in runs:
         with suppress(OSError, ValueError):  # a job may have changed its files
             plan, remote = read_plan(run), read_remote(run)
-            places |= {remote.directory.partition("/runs/")[0]: "$WORKSPACE"} if remote else {}
+            places |= {remote.directory.rpartition("/runs/")[0]: "$WORKSPACE"} if remote else {}
             places |= {here: f"mounts[{ci}]" for ci, here in plan.container.mounts.items()} if plan.container else {}
-    return places
+    return places | {str(store.home()): f"${store.HOME_ENV}", os.path.expanduser("~"): "~"}
 
 
 def _run(id: str, run: RunDir, record: RunRecord, *, alone: bool) -> Run:

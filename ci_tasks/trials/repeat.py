@@ -47,7 +47,7 @@ def repeat(
             often = f"until a row fails, at most {counted(runs, 'time')}"
         print(f"repeating {often}: {checkout.title}, tree {checkout.tree[:12]}", flush=True)
         hosts = [spec.name for spec in config.select_hosts(request.host)]
-        print(f"at most {cost(runs, request.label, hosts, request.rows, request.only or '')}", flush=True)
+        print(f"for a row at most {cost(runs, request.label, hosts, request.rows, request.only or '')}", flush=True)
         subject = Subject(source, request, tree)
         runner = Runner(config, lambda _: subject, replace(how, resume=False), execute=execute)
         more = {"label": request.label, "host": request.host, "only": request.only or "", "image": request.image or ""}

@@ -244,7 +244,8 @@ def cost(runs: int, label: str, hosts: Sequence[str], rows: Sequence[str], only:
     seconds = expected_seconds(label, hosts, rows, only)
     if seconds is None:
         return f"{counted(runs, 'run')}; no earlier run says how long each takes"
-    return f"{counted(runs, 'run')}, about {duration(seconds)} each with set-up: {duration(runs * seconds)}"
+    at_once = "" if len(rows) == 1 else " if all rows run at once"
+    return f"{counted(runs, 'run')}, about {duration(seconds)} each with set-up{at_once}: {duration(runs * seconds)}"
 
 
 @dataclass(frozen=True)

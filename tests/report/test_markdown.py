@@ -9,7 +9,7 @@ import pytest
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.records import RunRecord
-from ci_tasks.report.markdown import MOST, render
+from ci_tasks.report.markdown import MOST, Public, render
 from ci_tasks.report.table import cell
 
 EVIDENCE = {"kind": "junit", "tests": 2, "failures": 0, "skipped": 0, "steps": 0, "detail": ""}
@@ -101,4 +101,8 @@ def test_directories_of_ours_and_sources_of_mounts_are_named() -> None:
     differs = {"what": "code", "ci": "/root/models", "here": here, "why": "--with sglang=/srv/sglang, anna@h100a"}
     text = render("t", [record("a", checkout=checkout, deviations=[differs], reason="/users/bob/x")], places)
     assert "$CI_TASKS_HOME/runs/b/01/log, mounts[/mnt/ci]/m, /srv/ours-too, /a/srv/ours |" in text
+    other = "gcc -I/srv/slime/include /srv/slime.log /srv/slime. ~/srv/ours mounts[/root/m] in /users/bob."
+    assert Public([record("a", checkout=checkout)], places).text(other) == (
+        "gcc -Islime/include slime.log slime. ~/srv/ours mounts[~/m] in ~."
+    )
     assert "--with sglang=sglang, USER@" in text and "| ~/x |" in text and "| code | ~/models |" in text

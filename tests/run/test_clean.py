@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,6 +66,16 @@ def test_a_run_whose_plan_cannot_be_read_is_named(tmp_path: Path, monkeypatch: p
     host: Any = SimpleNamespace(request=lambda _: Answer(runs=tuple(list_runs(str(tmp_path)))))
     (cleaned,) = _clean_here(host, None, everything=False)
     assert "plan.json" in cleaned.text and cleaned.left
+
+
+def test_a_python_without_sqlite_cleans_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    for name in ("history", "index"):
+        monkeypatch.delitem(sys.modules, f"ci_tasks.results.{name}")
+        monkeypatch.delattr(f"ci_tasks.results.{name}")
+    host: Any = SimpleNamespace(request=lambda _: Answer())
+    assert list(_clean_here(host, None, everything=False)) == []
 
 
 def test_a_run_that_is_removed_stays_in_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,10 @@ def test_it_says_first_how_many_runs_and_how_long_they_may_take(
 
     monkeypatch.setattr("ci_tasks.trials.trial.expected_seconds", seconds)
     ended(source, Script(x="..."), 3, only="x")
-    assert capsys.readouterr().out.splitlines()[1] == "at most 3 runs, about 90 s each with set-up: 4 min 30 s"
+    assert (
+        capsys.readouterr().out.splitlines()[1]
+        == "for a row at most 3 runs, about 90 s each with set-up if all rows run at once: 4 min 30 s"
+    )
 
 
 def test_until_fail_ends_all_rows_with_the_first_failure(source: CheckoutSource, capsys: Capture) -> None:

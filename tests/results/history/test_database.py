@@ -104,7 +104,7 @@ def test_a_database_that_cannot_be_used_fails_nothing_and_is_said_once(
         make(number=number, status="blocked")
     assert _rows() == ["row-3", "row-2", "row-1"]
     assert _rows() == ["row-3", "row-2", "row-1"]
-    assert history.durations("ckpt") == {"row-1": 10.0}
+    assert history.durations("ckpt") == {}, "an expectation is not worth that"
     assert message in (output := capsys.readouterr().err)
     assert output.count("every run directory is read") == 1
     assert (home / "history.db").stat() == before, "it was left as it is"

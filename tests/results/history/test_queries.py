@@ -15,6 +15,7 @@ from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.results import history, store
 from ci_tasks.results.history import RunQuery
 from ci_tasks.results.index import passed_runs
+from tests.parts.json_files import read_json, write_json
 
 Make = Callable[..., RunDir]
 DAY = 86400.0
@@ -105,11 +106,17 @@ def test_a_row_may_be_expected_to_take_what_it_took(
     assert history.durations("ckpt", hosts) == ({"r": expected} if expected else {})
 
 
-BEFORE = {"20260101-115930-a": "h100a", "20260102-115910-b": "h100a", "20260103-115951-c": "box"}
+BEFORE = {
+    "20260101-115930-a": "h100a",
+    "20260102-115910-b": "h100a",
+    "20260103-115951-c": "box",
+    "20260104-000000-d": "h100a",
+}  # d: resumed
 EXPECTED: dict[str, tuple[list[str], tuple[str, ...], str, float | None]] = {
     "the longest of the rows, and the usual time before the first one": (["h100a"], ("one", "two"), "", 20 + 40),
     "rows by name": (["h100a"], ("one",), "", 10 + 40),
     "rows by a part of the name": (["h100a"], (), "n, x", 10 + 40),
+    "a comma too many": (["h100a"], (), "n, x,", 10 + 40),
     "all rows of the label": (["h100a"], (), "", 20 + 40),
     "another host": (["box"], ("two",), "", 20 + 9),
     "a host without runs": (["new"], ("two",), "", 20),
@@ -150,6 +157,14 @@ def test_flaky_is_what_passed_and_failed_on_one_tree(ends: list[tuple[str, str]]
         make(number=number, row="r", status=status, tree=tree)
     (tally,) = history.flakes(RunQuery(label="ckpt"))
     assert (tally.flaky, tally.runs) == (flaky, len(ends))
+
+
+def test_a_row_that_never_began_counts_for_nothing(make: Make, home: Path) -> None:
+    make(status="planned")
+    batch = home / "runs/20260101-120000-ckpt"
+    store.write_phase(batch, "preparing")
+    write_json(str(batch / "state.json"), {**read_json(str(batch / "state.json")), "pid": 2**22 + 1})
+    assert history.flakes() == []
 
 
 def test_every_row_and_host_is_counted_by_itself(make: Make) -> None:
