@@ -202,6 +202,7 @@ class _Planning:
             is_setup=True,
             venv=Venv(location.python[0], f"{directory}/venv", installing=len(shared) if install.steps else 0),
             github={name: value for name, value in self._github().items() if name != "GITHUB_SHA"},
+            artifacts=self.event.artifacts,
         )
         script = replace(script, secrets=_secrets(script, None))
         return Plan(
@@ -220,7 +221,7 @@ class _Planning:
 
     def _install(self) -> records.InstallSteps:
         """The leading steps, whose packages runs can share, as they are for any workspace."""
-        location, steps = self.location, self.steps.split()[0] or self.steps.steps[:-1]
+        location, steps = self.location, self.steps.split()[0] or self.steps.steps[: self.steps.last]
         if self.job.container or not location.store or not steps:
             return records.InstallSteps()
 
@@ -338,7 +339,7 @@ def _with_tests(env: Mapping[str, str], options: str) -> dict[str, str]:
 def failed_step(plan: Plan, events: Sequence[Event]) -> int:
     """The step that failed, or the last that began, counted from 1 among those that ran. The first of a job that runs
     in a container: what its steps did there has gone with it."""
-    if "CI_TASKS_INSIDE" in plan.script and plan.container_runtime != "none":
+    if "export CI_TASKS_INSIDE=1" in plan.script and plan.container_runtime != "none":
         return 1
     number = plan.retry.step - 1 if plan.retry else 0
     for event in events:

@@ -288,7 +288,7 @@ cd -- "$root" 2> /dev/null || set --
 for pattern; do for file in $pattern; do [ ! -e "$file" ] || files+=("$file"); done; done
 [ "${#files[@]}" != 0 ] || { echo "no files were found in $root"; exit @code@; }
 mkdir -p -- "$into"
-tar -chf - -- "${files[@]}" | tar -xf - -C "$into"
+tar -chf - -- "${files[@]}" | tar -xf - -C "$into" || echo "not all of these files could be kept" >&2
 
 #: [ARTIFACT]
 # What a job that ran before uploaded, for download-artifact.

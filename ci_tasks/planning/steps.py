@@ -45,10 +45,14 @@ class PlannedSteps:
     deviations: tuple[Deviation, ...]
     sources: tuple[Step, ...] = ()
 
+    @property
+    def last(self) -> int:
+        """The number of the last script, from 0: uploads may follow it."""
+        return max((number for number, step in enumerate(self.steps) if step.is_script), default=0)
+
     def split(self) -> tuple[tuple[PlannedStep, ...], tuple[PlannedStep, ...]]:
         """The leading steps that are the same for every row, done once, and the rest. The last script is not shared."""
-        last = max((number for number, step in enumerate(self.steps) if step.is_script), default=0)
-        first = next((number for number, step in enumerate(self.steps[:last]) if step.own), last)
+        first = next((number for number, step in enumerate(self.steps[: self.last]) if step.own), self.last)
         return self.steps[:first], self.steps[first:]
 
 
@@ -161,7 +165,10 @@ class _StepsPlanner:
         self.deviations.append(Deviation(f"step {step.name!r}", f"uses {step.uses}", here, "the action is not run"))
         literal = script.replace("${{", "${{ '${{' }}")
         script_step = replace(step, run=literal, uses=None, with_={}, shell="bash", working_directory=".")
-        self.planned.append(replace(_run_step(script_step, self.job, resolve, scope), is_script=False))
+        is_upload = actions.name_of(step) == actions.UPLOAD  # to the row's own directory
+        own = is_upload or _depends_on_matrix(step, self.job)
+        planned = _run_step(script_step, self.job, resolve, scope)
+        self.planned.append(replace(planned, own=own, is_script=not is_upload))
 
 
 def _is_known(step: Step, resolve: Resolver) -> bool:

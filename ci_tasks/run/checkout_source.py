@@ -138,12 +138,16 @@ class ExecutionOptions:
 
 
 def open_source(
-    repo: str | None = None, rev: str | None = None, workflow: str | None = None, given: GivenValues = NOTHING_GIVEN
-) -> CheckoutSource:
-    """Find the checkout and read its workflow. Raises CheckoutError, WorkflowError, UnknownName."""
+    repo: str | None = None, rev: str | None = None, workflow: str | None = None, given: GivenValues = NOTHING_GIVEN,
+    *, is_one_of_several: bool = False,
+) -> CheckoutSource:  # fmt: skip
+    """Find the checkout and read its workflow; of several, each needs not use all that is given. Raises CheckoutError,
+    WorkflowError, UnknownName."""
     path, how = find_checkout(repo)
     sample = path == resources.path(SAMPLE)
     found = _read(path, rev, workflow, given)
+    if is_one_of_several:
+        return CheckoutSource(path, how, found, sample, rev, given)
     for name, option in given.sources.items():  # a mistyped one would give nothing
         if option == "--input" and (name := name.removeprefix("inputs.")) not in found.inputs:
             raise UnknownName("input", name, found.inputs, where=found.path)

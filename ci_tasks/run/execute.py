@@ -424,12 +424,12 @@ class LabelExecution:
         if len(whys) > 1:
             of_hosts = (f"{each.name}: {why}" for each, why in zip(self.sessions, whys, strict=True))
             reason = f"no host can run it: {'; '.join(of_hosts)}"
-        elif session.unusable_reason or planner is None:
+        elif planner is None or not (lacks := replace(session, unusable_reason="").missing_for(row)):
             reason = whys[0]
         else:
             others = some(other_hosts(row, planner.config.hosts, session.name, planner.simulates), 3)
             advice = f"could run on: {others}" if others else "no other host of hosts.yaml could run it"
-            reason = f"{session.name} lacks {whys[0]}; {advice}"
+            reason = f"{session.name} lacks {'; '.join(lacks)}; {advice}"
         self._finish_unstarted(execution, BLOCKED, reason)
 
     def _finish_unstarted(self, execution: RowExecution, status: str, reason: str) -> None:

@@ -282,7 +282,7 @@ def started_labels(
     branch = re.sub("^refs/(heads|remotes/[^/]+)/", "", ref)  # "" for a commit
     for file in workflow_files(path, rev):
         try:
-            source = open_source(str(path), rev, file, given)
+            source = open_source(str(path), rev, file, given, is_one_of_several=True)
             event = event_context(source, secrets=source.workflow.secrets)
             labels += label_starts(source.workflow, replace(event, base=branch or event.base), changed)
         except (WorkflowError, re.error) as error:

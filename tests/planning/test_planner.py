@@ -431,7 +431,9 @@ def test_the_failed_step_is_the_last_that_began_before_one_failed(names: str, st
     assert failed_step(BEFORE, events) == step
     again = replace(BEFORE, retry=Retry(("/h/w",), step=4))
     assert failed_step(again, events) == step + 3, "steps that a retry did not run count as well"
-    inside = replace(again, script="exec docker run -e CI_TASKS_INSIDE", container=ContainerRules())
+    beside = replace(again, script='[ -z "${CI_TASKS_INSIDE:-}" ]', container=ContainerRules())
+    assert failed_step(beside, events) == step + 3, "a job on a host with docker that runs in no container of its own"
+    inside = replace(again, script="  export CI_TASKS_INSIDE=1\n", container=ContainerRules())
     assert failed_step(inside, events) == 1, "what steps did in a job's container has gone with it"
 
 

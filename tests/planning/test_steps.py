@@ -152,6 +152,7 @@ def test_upload_artifact_keeps_files_below_what_its_paths_have_in_common(
     for name in ("a/b/x.log", "a/b/y.txt", "a/z.log", "a/odd name.log", "c/x.log"):
         (workspace / name).parent.mkdir(parents=True, exist_ok=True)
         (workspace / name).write_text(name)
+    (workspace / "a/b/latest").symlink_to("/nowhere/gone")  # passed over, as the action does
     contexts = {"github": {"workspace": str(workspace)}}
     planned = plan(f"- uses: actions/upload-artifact@v4\n  with: {inputs}\n- run: x\n", contexts=contexts)
     assert planned.steps[0].directory == "."
@@ -167,6 +168,14 @@ def test_what_stands_for_an_action_is_no_last_step_that_rows_do_not_share() -> N
     upload = "- {uses: actions/upload-artifact@v4, if: always(), with: {path: x}}\n"
     shared, rest = plan(f"- run: install\n- run: pytest\n{upload}").split()
     assert [step.text for step in shared] == ["install"] and len(rest) == 2
+    planned = plan(f"- run: pip install . && pytest\n{upload}")
+    assert (planned.split()[0], planned.last) == ((), 0), "the script that tests is none that installs"
+
+
+def test_an_artifact_that_is_another_for_each_row_is_not_unpacked_once_for_all() -> None:
+    download = "- {uses: actions/download-artifact@v4, with: {name: 'w-${{ matrix.n }}'}}\n"
+    shared, _ = plan(f"- run: install\n{download}- run: pip install w\n- run: pytest\n").split()
+    assert [step.text for step in shared] == ["install"]
 
 
 def test_download_artifact_unpacks_what_was_uploaded_here_or_blocks() -> None:

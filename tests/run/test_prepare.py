@@ -142,6 +142,9 @@ def test_a_workflow_of_another_repository_comes_from_a_directory(
         "why": "--workflow-dir",
     }
     assert named in row["deviations"]
+    (Path(repo) / ".github/workflows/other.yml").write_text("on: pull_request\njobs: {x: {steps: [{run: x}]}}\n")
+    assert jobs(JobsOptions(repo=repo, changed=True, base="HEAD", workflow_dir=(f"o/r={other}",))) == 0
+    (Path(repo) / ".github/workflows/other.yml").unlink()
     with pytest.raises(UsageError, match="calls no workflow of it; did you mean 'o/r'") as caught:
         plan(PlanOptions(label="after", repo=repo, workflow_dir=(f"o/rr={other}",)))
     assert caught.value.hint == "it calls those of: o/r"
