@@ -124,9 +124,7 @@ def _of_job(workflow: Workflow, job: Job, row: Row, event: EventContext, resolve
         ci = "only GitHub knows whether it runs" if isinstance(holds, Unknown) else "does not run"
         yield Deviation("if", f"{ci}: {job.condition}", "runs", "it was asked for by name")
     outputs = {name: resolve.contexts["needs"].get(name, {}).get("outputs") for name in job.needs}
-    left_out = [
-        name for name, known in outputs.items() if (not known and name not in event.outputs) or list(unknowns(known))
-    ]
+    left_out = [name for name, each in outputs.items() if list(unknowns(each)) or not (each or name in event.outputs)]
     if left_out:
         yield Deviation("needs", f"after {', '.join(left_out)}", "not run", "the row was asked for alone")
 

@@ -80,7 +80,9 @@ def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:
 def _places(runs: Sequence[ReportedRun]) -> dict[str, str]:
     """What stands in a text for others in the place of directories of this machine, and of the runs' hosts."""
     places: dict[str, str] = {}
-    for _, run, _ in runs:
+    for _, run, record in runs:
+        called = (item.here for item in record.deviations if item.what == "called workflow")  # --workflow-dir
+        places |= {directory: os.path.basename(directory) for directory in called}
         with suppress(OSError, ValueError):  # a job may have changed its files
             plan, remote = read_plan(run), read_remote(run)
             places |= {remote.directory.rpartition("/runs/")[0]: "$WORKSPACE"} if remote else {}

@@ -218,6 +218,15 @@ def test_each_output_option_writes_its_own_format(two_runs: Path, capsys: pytest
     assert "page.html: " in capsys.readouterr().out
 
 
+def test_the_directory_of_called_workflows_is_named_without_its_place(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called = {"what": "called workflow", "ci": "o/r/c.yml@v1", "here": "/data/anna/templates", "why": "--workflow-dir"}
+    _keep(home, 1, "blocked", deviations=[called])
+    report_of(run="last", markdown=True)
+    assert "| called workflow | o/r/c.yml@v1 | templates |" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("names", ["", " , "])
 def test_a_report_of_no_run_is_an_error_with_the_valid_forms(names: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert report_of(run=names) == 2
