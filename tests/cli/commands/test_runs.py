@@ -23,7 +23,7 @@ from ci_tasks.results.runs import record_not_started
 from ci_tasks.run.list_runs import _age, parse_time
 from tests.parts.cases import named
 from tests.parts.commands import run_command
-from tests.parts.json_files import write_json
+from tests.parts.json_files import read_json, write_json
 
 Output = Callable[..., str]
 
@@ -222,7 +222,9 @@ def test_the_directory_of_called_workflows_is_named_without_its_place(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     called = {"what": "called workflow", "ci": "o/r/c.yml@v1", "here": "/data/anna/templates", "why": "--workflow-dir"}
-    _keep(home, 1, "blocked", deviations=[called])
+    _keep(home, 1, "failed", deviations=[called])
+    record = str(home / "runs/20260101-120000-ckpt/01/record.json")
+    write_json(record, {**read_json(record), "started_at": "2026-01-01T12:00:00Z"})
     report_of(run="last", markdown=True)
     assert "| called workflow | o/r/c.yml@v1 | templates |" in capsys.readouterr().out
 
