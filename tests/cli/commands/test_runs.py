@@ -226,7 +226,7 @@ def test_the_directory_of_called_workflows_is_named_without_its_place(
     record = str(home / "runs/20260101-120000-ckpt/01/record.json")
     write_json(record, {**read_json(record), "started_at": "2026-01-01T12:00:00Z"})
     report_of(run="last", markdown=True)
-    assert "| called workflow | o/r/c.yml@v1 | templates |" in capsys.readouterr().out
+    assert "| templates | --workflow-dir |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("names", ["", " , "])
