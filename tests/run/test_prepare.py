@@ -114,7 +114,7 @@ jobs:
   one:
     runs-on: ubuntu-latest
     outputs: {size: "${{ steps.s.outputs.size }}"}
-    steps: [{id: s, run: "echo size=4 >> $GITHUB_OUTPUT"}]
+    steps: [{id: s, run: 'echo size=4 >> "$GITHUB_OUTPUT"'}]
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def test_a_run_that_nothing_was_kept_of_is_run_again_while_its_checkout_is_there
     write_record(run.record, RunRecord(ID, "l", "ckpt", "sim", status))
     with pytest.raises(UsageError, match=f"{ID} {why}") as refused:
         retry(ID, keep=False)
-    assert f"`ci-tasks remote --repo {checkout} --host sim l --only ckpt --keep`" in refused.value.hint
+    command = f"ci-tasks remote --repo {shlex.quote(str(checkout))} --host sim l --only ckpt --keep"
+    assert f"`{command}`" in refused.value.hint
     shutil.rmtree(checkout)
     with pytest.raises(UsageError) as refused:
         retry(ID, keep=False)

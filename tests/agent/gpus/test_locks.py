@@ -395,7 +395,7 @@ def test_what_is_no_file_is_refused_and_one_that_may_not_be_read_names_the_next_
     (tmp_path / "gpu 0").touch()
     monkeypatch.setattr(os, "open", lambda path, *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
     path = str(tmp_path / "gpu 0")
-    said = f"lock file {path}: Permission denied; run once as root: chmod 666 '{path}'"
+    said = f"lock file {path}: Permission denied; run once as root: chmod 666 {shlex.quote(path)}"
     with pytest.raises(LockError, match=f"^{re.escape(said)}$"):
         locks.try_lock(path)
 
