@@ -57,7 +57,7 @@ ENDS = [
     ("exit 125", 125),
     ("kill -SEGV $$", 128 + signal.SIGSEGV),
     ("kill -KILL $$", 128 + signal.SIGKILL),
-    ("bash -c 'kill -KILL $PPID'", 128 + signal.SIGKILL),
+    ("exec python3 -c 'import os; os.kill(os.getpid(), 9)'", 128 + signal.SIGKILL),  # no child that may outlive it
     ("no-such-command", 127),
     ("exec > /dev/null 2>&1; sleep 0.2; exit 4", 4),  # output closed long before the end
 ]
