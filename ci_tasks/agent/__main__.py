@@ -15,9 +15,8 @@ from typing import List, Mapping, Optional
 # What a command alone needs is imported there: the container adapter runs once for each docker of the job.
 from . import processes, run_directory
 from .files import replace_file
-from .log_file import log_traceback
 from .records import Plan
-from .run_directory import RunDir
+from .run_directory import RunDir, log_traceback
 
 _START_SECONDS = 30.0  # until the run has a status; a file system that hangs must not hang the caller
 _ADAPTER = """#!/bin/sh

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
-from . import liveness, processes
+from . import processes
 from . import run_directory as rd
 from .artifacts import collect, mask_run
 from .codec import masked_record
@@ -20,10 +20,9 @@ from .containers.run_containers import RunContainer, RunContainers, read_plan
 from .directories import make_readable, remove_tree, take_ownership
 from .files import content_of
 from .gpus.nvidia_smi import Gpu
-from .log_file import log_traceback
 from .probe.evidence import collect_evidence
 from .records import Environment, GpuModel, Kept, Plan, Status
-from .run_directory import RunDir, secret_values, write_record
+from .run_directory import RunDir, log_traceback, secret_values, write_record
 from .slurm import jobs as slurm
 from .trees.git import StoreError
 from .trees.workspace import release, slot_of
@@ -104,7 +103,7 @@ def write_environment(
     driver, states = gpus[0].driver if gpus else None, tuple(container.state() for container in containers)
     environment = Environment(os.uname().release, driver, models, states)
     with suppress(OSError):  # a full disk
-        write_record(paths.environment, masked_record(environment, secrets), compact=True)
+        write_record(paths.environment, masked_record(environment, secrets))
 
 
 RootContainer = Tuple[Optional[str], str, Mapping[str, str]]
@@ -150,7 +149,7 @@ def cancel(run_dir: str, kill: bool = False) -> None:
             processes.terminate(paths.path, group)
             _wait_while(lambda: bool(processes.of_run(paths.path, group)), read_plan(paths).grace_seconds)
         processes.kill_all(paths.path, group)
-        liveness.record_cleanup(paths, found, RunContainers(paths.path).remove())
+        processes.record_cleanup(paths, found, RunContainers(paths.path).remove())
 
 
 def _signal_agent(status: Status) -> bool:

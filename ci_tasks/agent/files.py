@@ -92,23 +92,17 @@ class LockTimeout(OSError):
 
 
 @contextmanager
-def file_lock(path: str, exclusive: bool, timeout: float) -> Iterator[None]:
-    """Hold the lock file `path`, shared or alone. Raises LockTimeout after `timeout` seconds."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def file_lock(path: str, exclusive: bool, timeout: float, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
+    """Hold the lock file `path`, shared or alone. Raises LockTimeout after `timeout` seconds, OSError."""
+    handle, until = os.open(path, flags | os.O_CLOEXEC, 0o666), time.monotonic() + timeout
     try:
-        lock_within(handle, timeout, exclusive)
+        while try_lock(handle, exclusive=exclusive) is False:
+            if time.monotonic() >= until:
+                raise LockTimeout(errno.ETIMEDOUT, "another process has held this lock for too long")
+            time.sleep(0.01)
         yield
     finally:
         os.close(handle)
-
-
-def lock_within(handle: int, seconds: float, exclusive: bool) -> None:
-    """Lock an open file. Raises LockTimeout."""
-    until = time.monotonic() + seconds
-    while try_lock(handle, exclusive=exclusive) is False:
-        if time.monotonic() >= until:
-            raise LockTimeout(errno.ETIMEDOUT, "another process has held this lock for too long")
-        time.sleep(0.01)
 
 
 def try_lock(handle: int, *, exclusive: bool = True) -> Optional[bool]:

@@ -1,9 +1,14 @@
-"""Processes of this machine, as Linux's /proc describes them, and the end of all that a run started.
+"""Processes of this machine, as Linux's /proc describes them: whether a run's agent lives, and the end of all that a
+run started.
 
 The agent is the child subreaper of its job: whatever a process does to its environment, title, group or session, it
 stays below the agent. A job begins in a session of its own, and no process can join a session that exists, so whatever
 is below the agent in another session than its own is the job's. Where the agent is gone, a job's processes are found by
 their group, and by the mark that the agent puts in their environment.
+
+An agent holds the kernel's lock on its run directory, which its job cannot forge. A job may write into status.json what
+it likes, so that file says how a run ended only when the lock is free; by then the agent has written its own. On a file
+system without `flock` the status alone has to do.
 
 Programs of ours have a time limit each. Signals come as a readable file descriptor, so that one wait serves the job's
 output, its end, and a request to stop.
@@ -11,17 +16,19 @@ output, its end, and a request to stop.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
-import select
 import signal
 import time
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import run_directory
-from .files import content_of
+from .files import content_of, file_lock, is_locked
 from .records import QueryAnswer, Status
+from .run_directory import RunDir
 
 if TYPE_CHECKING:
     import subprocess
@@ -40,6 +47,7 @@ class Stat(NamedTuple):
 
     state: str
     parent: int
+    group: int
     session: int
     start: str
 
@@ -55,7 +63,10 @@ def pids() -> List[int]:
 def stat(pid: int) -> Optional[Stat]:
     # The command's name, in brackets, may itself hold spaces and brackets.
     fields = content_of("/proc/%d/stat" % pid).decode("utf-8", "replace").rpartition(")")[2].split()
-    return Stat(fields[0], int(fields[1]), int(fields[3]), fields[19]) if len(fields) > 19 else None
+    if len(fields) <= 19:
+        return None
+    parent, group, session = map(int, fields[1:4])
+    return Stat(fields[0], parent, group, session, fields[19])
 
 
 def environ(pid: int) -> List[bytes]:
@@ -64,11 +75,9 @@ def environ(pid: int) -> List[bytes]:
 
 
 def children(pid: int) -> List[int]:
-    directory = "/proc/%d/task" % pid
-    threads: List[str] = []
-    with suppress(OSError):  # it has ended
-        threads = os.listdir(directory)
-    return [int(child) for thread in threads for child in content_of("%s/%s/children" % (directory, thread)).split()]
+    """Those that have not been reaped; none of a process that has ended."""
+    by_thread = glob.glob("/proc/%d/task/*/children" % pid)
+    return [int(child) for path in by_thread for child in content_of(path).split()]
 
 
 def boot_id() -> Optional[str]:
@@ -114,15 +123,23 @@ def is_running(process: Identity) -> bool:
 def orphaned_group(status: Status, run_dir: str) -> Optional[int]:
     """The process group of a job whose agent is gone, as long as it is still the job's: by now its number may belong
     to another process."""
-    group = status.group if status.boot_id == boot_id() else None
-    return group if any(_in_group(pid, group) for pid in of_run(run_dir, None)) else None
+    groups = [process.group for process in map(stat, of_run(run_dir, None)) if process is not None]
+    return status.group if status.boot_id == boot_id() and status.group in groups else None
 
 
 def of_run(run_dir: str, group: Optional[int]) -> List[int]:
     """The living processes of the run, this one excepted: those with its mark, and those of the group."""
-    mark = os.fsencode("%s=%s" % (run_directory.ENV_RUN_DIR, run_directory.mark(run_dir)))
-    others = (pid for pid in pids() if pid != os.getpid())
-    return [pid for pid in others if (_in_group(pid, group) or mark in environ(pid)) and start_time(pid)]
+    its_mark, found = mark(run_dir), []
+    for pid in pids():
+        process = stat(pid) if pid != os.getpid() else None
+        if process and process.is_alive and (process.group == (group or None) or its_mark in environ(pid)):
+            found.append(pid)
+    return found
+
+
+def mark(run_dir: str) -> bytes:
+    """What the environment of the run's processes has."""
+    return os.fsencode("%s=%s" % (run_directory.ENV_RUN_DIR, run_directory.mark(run_dir)))
 
 
 def terminate(run_dir: str, group: Optional[int]) -> None:
@@ -133,12 +150,18 @@ def terminate(run_dir: str, group: Optional[int]) -> None:
 
 def kill_all(run_dir: str, group: Optional[int]) -> int:
     """Kill what is left of the run. Returns how many processes that were."""
-    return _kill(lambda: of_run(run_dir, group))[0]
+    return _kill(lambda: iter(of_run(run_dir, group)))[0]
 
 
-def kill_job() -> Tuple[int, List[int]]:
-    """Kill every process of the job below this process. Returns how many, and those of them that did not end."""
-    return _kill(lambda: of_job(os.getpid()))
+def kill_job(job: Optional[int]) -> Tuple[int, List[int]]:
+    """Kill every process of the job below this process, and reap all but the job itself: those that fork and exit all
+    the time would otherwise leave more than can be looked through. Returns how many, and those that did not end."""
+
+    def find() -> Iterator[int]:
+        yield from below(os.getpid(), os.getsid(0))
+        reap_orphans(job)
+
+    return _kill(find)
 
 
 def kill_everything() -> None:
@@ -146,7 +169,7 @@ def kill_everything() -> None:
     _kill(lambda: below(os.getpid()))
 
 
-def _kill(find: Callable[[], Iterable[int]]) -> Tuple[int, List[int]]:
+def _kill(find: Callable[[], Iterator[int]]) -> Tuple[int, List[int]]:
     """Kill what `find` finds until nothing is left or KILL_SECONDS have passed: a process may fork meanwhile."""
     killed: set[int] = set()
     deadline = time.monotonic() + KILL_SECONDS
@@ -168,13 +191,6 @@ def send(pid: int, number: int) -> None:
     """Send a signal, if the process still exists and is ours."""
     with suppress(OSError):
         os.kill(pid, number)
-
-
-def _in_group(pid: int, group: Optional[int]) -> bool:
-    try:
-        return bool(group) and os.getpgid(pid) == group
-    except OSError:
-        return False
 
 
 def become_subreaper() -> None:
@@ -210,7 +226,7 @@ def of_job(agent: int) -> List[int]:
     return list(below(agent, found.session)) if found is not None else []
 
 
-def below(top: int, except_session: Optional[int] = None) -> Iterable[int]:
+def below(top: int, except_session: Optional[int] = None) -> Iterator[int]:
     """The processes below `top` that have not ended; without those of a session."""
     pending = children(top)
     while pending:
@@ -223,18 +239,105 @@ def below(top: int, except_session: Optional[int] = None) -> Iterable[int]:
         pending += children(pid)
 
 
+# -- whether a run's agent lives, and a client that waits for it -------------------------------------------------------
+
+_AGENT_SECONDS = 5.0  # who tests the lock holds it for a moment; the agent writes its status every 2 seconds
+_CLIENT_SECONDS = 1.0
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY
+_CLIENT_FLAGS = os.O_RDWR | os.O_NOFOLLOW
+_MAY_BE_LEFT = "what it started was not looked for: `ci-tasks cancel` and `ci-tasks clean` end what they find"
+_NOT_SEEN = "one that cleared its environment and left the job's process group is not seen without its agent"
+
+
+def _kept_lock(path: str, flags: int, seconds: float, exclusive: bool) -> ExitStack:
+    """A lock that is held until `close`, or until this process ends: no program that it starts inherits it. Who looks
+    whether it is free holds it for a moment, so it is tried for `seconds`. Nothing where `path` cannot be opened."""
+    lock = ExitStack()
+    with suppress(OSError):
+        lock.enter_context(file_lock(path, exclusive, seconds, flags))
+    return lock
+
+
+def agent_lock(run_dir: str) -> ExitStack:
+    """The agent's own."""
+    return _kept_lock(run_dir, _FLAGS, _AGENT_SECONDS, exclusive=True)
+
+
+def client_lock(run_dir: str) -> ExitStack:
+    """That of a client which waits for a run that is of no use without one, as install steps are; several may. It is
+    released however the client ends. Nothing if the run goes on without a client."""
+    return _kept_lock(RunDir(run_dir).client, _CLIENT_FLAGS, _CLIENT_SECONDS, exclusive=False)
+
+
+def has_client(run_dir: str) -> bool:
+    """Whether a client waits for the run; also where a file system without locks cannot tell."""
+    with suppress(OSError):  # without the file nothing tells of a client
+        return is_locked(RunDir(run_dir).client, _CLIENT_FLAGS) is not False
+    return False
+
+
+def has_agent(run_dir: str) -> bool:
+    """Whether an agent holds the run directory's lock."""
+    with suppress(OSError):
+        return is_locked(run_dir, _FLAGS, exclusive=False) is True
+    return False
+
+
+def is_alive(run: RunDir, status: Status) -> bool:
+    """Whether the agent of a run of this host lives; `status` is what its status.json says."""
+    return has_agent(run.path) or (not status.has_ended and alive(status))
+
+
+def conclude(run: RunDir) -> Status:
+    """The status of a run of this host. If its agent died without an end, status.json says so from now on. Raises
+    OSError."""
+    status = _read(run)
+    if not is_alive(run, status):
+        status = _read(run)  # it may have ended meanwhile
+        if not status.has_ended and os.path.lexists(run.status) and not os.path.islink(run.path):  # a job's link
+            return _write(run, _lost(status))
+    return status
+
+
+def record_cleanup(run: RunDir, ended: int, left: List[str]) -> None:
+    """Add to the status of a lost run what was ended of it, and what is left."""
+    status = conclude(run)
+    if status.gone:
+        found = "%d of its processes %s ended" % (ended, "was" if ended == 1 else "were")
+        _write(run, replace(status, error="; ".join([status.error or "", found, _NOT_SEEN]), left=tuple(left)))
+
+
+def _read(run: RunDir) -> Status:
+    try:
+        return run_directory.read_status(run)
+    except ValueError:  # a job has written something else; a disk may answer the next time
+        return Status()
+
+
+def _lost(status: Status) -> Status:
+    restarted = status.boot_id not in (None, boot_id())
+    seen = status.heartbeat_at
+    last = time.strftime(" (last heartbeat %Y-%m-%d %H:%M:%S UTC)", time.gmtime(seen)) if seen else ""
+    error = "%s before the job ended%s" % ("the host restarted" if restarted else "the agent died", last)
+    ended = replace(status, state="ended", phase="ended", waiting=(), ended_at=seen, error=error)
+    return replace(ended, left=(_MAY_BE_LEFT,), gone=True)
+
+
+def _write(run: RunDir, status: Status) -> Status:
+    status = replace(status, sequence=status.sequence + 1)
+    with suppress(OSError):  # a full disk, a directory of another user
+        run_directory.write_record(run.status, status)
+    return status
+
+
 # -- the agent's own programs ------------------------------------------------------------------------------------------
 
 
-def start(
-    argv: Sequence[str], environ: Optional[Mapping[str, str]], cwd: str, **more: object
-) -> "subprocess.Popen[bytes]":
+def start(argv: Sequence[str], env: Optional[Mapping[str, str]], cwd: str, **more: Any) -> "subprocess.Popen[bytes]":
     """Start a program for `ended`, with further arguments of Popen. Raises OSError."""
     import subprocess
 
-    options: dict[str, object] = {"env": environ, "cwd": cwd, "start_new_session": own_session, **more}
-    process: subprocess.Popen[bytes] = subprocess.Popen(list(argv), **options)  # type: ignore[call-overload]
-    return process
+    return subprocess.Popen(list(argv), env=env, cwd=cwd, **{"start_new_session": own_session, **more})
 
 
 @contextmanager
@@ -331,11 +434,6 @@ class SignalPipe:
         with suppress(BlockingIOError):
             while os.read(self.fd, 4096):
                 pass
-
-    def wait(self, seconds: float) -> None:
-        """Wait so long, or until any signal."""
-        select.select([self.fd], [], [], max(0.0, seconds))
-        self.clear()
 
     def _handle(self, number: int, _frame: object) -> None:
         self.stop_requested = self.stop_requested or number in (signal.SIGTERM, signal.SIGINT)

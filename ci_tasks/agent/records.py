@@ -27,7 +27,6 @@ record.json       -                the client: see ci_tasks.records
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import field
 from typing import Dict, Final, List, Literal, Mapping, Optional, Tuple
@@ -248,10 +247,6 @@ class GpuRequest:
     def paths(self) -> Dict[int, str]:
         """{GPU id: lock file}"""
         return {gpu: self.pattern.replace(_GPU_ID, str(gpu)) for gpu in range(self.total)}
-
-    @property
-    def directory(self) -> str:
-        return os.path.dirname(self.pattern) or "."
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
-"""The paths of a run directory, and reading and writing the records in its files.
+"""The paths of a run directory, and reading and writing its files: the records; the log, which is the job's output with
+secrets masked; and agent.log, with the tracebacks of the agent's own bugs.
 
 The agent, the client and the report import these names, so they cannot disagree. `records` has the table of the files.
+A log that cannot be written (a full disk) does not stop the job, and is not taken for a short log: the error goes into
+the status.
 
 And the environment that a job gets: what a clean CI machine would have, and nothing of the caller's shell by accident.
 A forgotten CUDA_VISIBLE_DEVICES or PYTHONPATH is how a run stops being CI's. Passed on is only what belongs to the
@@ -11,11 +14,14 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, Dict, Final, List, Mapping, Optional, Tuple, Type, TypeVar
+import stat
+import time
+from contextlib import suppress
+from typing import Any, Dict, Final, Iterable, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from . import codec
-from .files import NotAFile, read_file, replace_any
-from .mask import is_maskable
+from .files import NotAFile, pieces_of, read_file, replace_any
+from .mask import Masker, is_maskable, mask
 from .records import Plan, RemoteLocation, RunDescription, Status
 
 T = TypeVar("T")
@@ -29,6 +35,7 @@ _AGENTS = ("docker.json", "environment.json", "events.jsonl", "gpu.csv", "agent.
 SMALL_FILES = (*_AGENTS, *HANG_FILES, SLURM_OUTPUT)  # what is fetched beside log, status and artifacts
 
 LARGEST = 1 << 24  # bytes of a record that is read
+_MOST_LOGGED = 1 << 18  # bytes of agent.log: a thread that fails once a second must not fill the disk
 
 # Marks every process of a run, so that those which left the process group are found again through /proc.
 ENV_RUN_DIR = "CI_TASKS_RUN_DIR"
@@ -111,15 +118,102 @@ def read_record(kind: Type[T], path: str) -> Optional[T]:
     return codec.from_json(kind, text, where=path)
 
 
-def write_record(path: str, record: Any, compact: bool = False) -> None:
-    """Replace `path` whole; `compact` leaves out what is at its default."""
-    replace_any(path, record_bytes(record, compact))
+def write_record(path: str, record: Any) -> None:
+    """Replace `path` whole."""
+    replace_any(path, record_bytes(record))
 
 
-def record_bytes(record: Any, compact: bool = False) -> bytes:
+def record_bytes(record: Any) -> bytes:
     """The content of a record's file."""
     # A path that is no UTF-8 holds lone surrogates; their backslash form is just what JSON wants.
-    return (codec.to_json(record, indent=1, compact=compact) + "\n").encode("utf-8", "backslashreplace")
+    return (codec.to_json(record, indent=1) + "\n").encode("utf-8", "backslashreplace")
+
+
+# -- logs --------------------------------------------------------------------------------------------------------------
+
+
+class RunLog:
+    """Appends: a job that Slurm started again has a log, and so has one whose agent could not say how it ended. Count
+    and digest include what the file already contains. Raises OSError."""
+
+    def __init__(self, path: str, secrets: Iterable[str]) -> None:
+        import hashlib  # most commands read no log
+
+        self.bytes = 0
+        self.error: Optional[str] = None
+        self._new_digest = hashlib.sha256
+        self._digest = self._new_digest()
+        self._masker = Masker(secrets)
+        self._path, self._last = path, b"\n"  # what was written last
+        for self._last in pieces_of(path):
+            self._count(self._last)
+        self._out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._is_file = stat.S_ISREG(os.fstat(self._out).st_mode)
+
+    def write(self, chunk: bytes) -> None:
+        self._last = chunk or self._last
+        self._write(self._masker.feed(chunk))
+
+    def write_line(self, text: str) -> None:
+        """A line of the agent's own."""
+        line = (" ".join(text.split()) + "\n").encode("utf-8", "backslashreplace")
+        self.write(line if self._last.endswith(b"\n") else b"\n" + line)
+
+    def close(self) -> None:
+        self._write(self._masker.flush())
+        try:
+            os.close(self._out)
+        except OSError as error:  # a network file system may say only now that it could not write
+            self._fail(error)
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the bytes that are in the file."""
+        return self._digest.hexdigest()
+
+    def is_intact(self) -> bool:
+        """Whether the file has the bytes that were written, and no other. Unknown of a device or a full disk: true."""
+        if not self._is_file or self.error is not None:
+            return True
+        digest = self._new_digest()
+        for piece in pieces_of(self._path):
+            digest.update(piece)
+        return bool(digest.digest() == self._digest.digest())
+
+    def _write(self, data: bytes) -> None:
+        while data and self.error is None:
+            try:
+                written = os.write(self._out, data)
+            except OSError as error:
+                self._fail(error)
+                return
+            self._count(data[:written])
+            data = data[written:]
+
+    def _count(self, data: bytes) -> None:
+        self._digest.update(data)
+        self.bytes += len(data)
+
+    def _fail(self, error: OSError) -> None:
+        self.error = "the log could not be written: %s" % error.strerror
+
+
+def log_traceback(run_dir: str, where: str, error: BaseException) -> None:
+    """Append the traceback of `error`. Never raises: the run must still end."""
+    import traceback  # most agents never need it
+
+    paths = RunDir(run_dir)
+    with suppress(OSError, ValueError):
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        text = "%s %s\n%s" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), where, "".join(lines))
+        out = os.open(paths.agent_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(out, "wb") as log:
+            if os.fstat(out).st_size < _MOST_LOGGED:
+                secrets = secret_values(read_plan(paths))
+                log.write(mask(secrets, text.encode("utf-8", "backslashreplace")))
+
+
+# -- the job's environment ---------------------------------------------------------------------------------------------
 
 
 # What is on every machine, and changes nothing of what a test sees.
@@ -133,9 +227,6 @@ _PASSED = _USUAL.union(
     ["CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF", "REGISTRY_AUTH_FILE"],
 )
 _PASSED_PREFIXES = ("LC_", "PIP_", "UV_", "APPTAINER_", "SINGULARITY_", "ENROOT_")
-
-
-# -- the job's environment ---------------------------------------------------------------------------------------------
 
 
 def job_environment(plan: Plan, run_dir: str) -> Dict[str, str]:

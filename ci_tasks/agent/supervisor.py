@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import liveness, log_file, processes
+from . import processes
 from . import run_directory as rd
 from .cleanup import RunCleanup
 from .codec import RecordError, masked_record
@@ -25,8 +25,6 @@ from .files import content_of, replace_any
 from .gpus.locks import ResourcesUnavailable, RunResources
 from .gpus.samples import GpuSampler
 from .hang import look
-from .liveness import ClientDeadline
-from .log_file import RunLog
 from .processes import SignalPipe
 from .records import End, Event, Plan, Status
 
@@ -49,11 +47,11 @@ def supervise(run_dir: str, started: Callable[[], None]) -> None:
     if plan is None:
         raise RecordError(paths.plan, "", "missing")
     with SignalPipe() as signals:
-        Supervisor(paths, plan, RunLog(paths.log, rd.secret_values(plan)), signals).run(started)
+        Supervisor(paths, plan, rd.RunLog(paths.log, rd.secret_values(plan)), signals).run(started)
 
 
 class Supervisor:
-    def __init__(self, paths: rd.RunDir, plan: Plan, log: RunLog, signals: SignalPipe) -> None:
+    def __init__(self, paths: rd.RunDir, plan: Plan, log: rd.RunLog, signals: SignalPipe) -> None:
         self.paths, self.plan, self.log, self.signals = paths, plan, log, signals
         self.own = rd.opened(paths.path)  # for what is written while the job runs
         self.timeout, self.stall = plan.timeout_minutes * 60, plan.stall_minutes * 60
@@ -61,7 +59,7 @@ class Supervisor:
         self._oom_kills = processes.oom_kills()
         began = {"started_at": self.started_at, "secrets": rd.given_secrets(plan), "shell": rd.shell_variables()}
         self.status = Status("running", **began, **processes.identity()._asdict())  # type: ignore[arg-type]
-        self.began = self.last_output = self.last_heartbeat = self.last_poll = time.monotonic()
+        self.began = self.last_output = self.last_heartbeat = self.last_poll = self.last_client = time.monotonic()
         self.deadline = self.began + self.timeout
         self.resources = RunResources(plan)
         self.cleanup = RunCleanup(paths, plan)
@@ -70,20 +68,19 @@ class Supervisor:
         # What a job of the same account could change, and must not: it is noticed.
         inputs = (paths.plan, paths.script, paths.agent, paths.adapter)
         self._own_files: Dict[str, bytes] = {path: content_of(path, rd.LARGEST) for path in inputs}
-        self.client = ClientDeadline(paths.path, plan.client_seconds)
         self.hang = look.HangWatcher(paths, plan.hang_minutes * 60, self.timeout)
         self.left: List[int] = []  # processes that could not be killed
         self.output: Optional[int] = None  # the job's, until it has ended
 
     def run(self, started: Callable[[], None]) -> None:
-        log_file.watch_threads(self.paths.path)
+        threading.excepthook = self._log_thread
         processes.become_subreaper()
-        self.lock = liveness.agent_lock(self.paths.path)
+        self.lock = processes.agent_lock(self.paths.path)
         self._write_status()  # a run without a status does not start
         started()
         self._event("started")
         for name in rd.unmasked_secrets(self.plan):
-            self.log.write(b"ci-tasks: %s is too short or too common a word to be masked\n" % name.encode())
+            self.log.write_line("ci-tasks: %s is too short or too common a word to be masked" % name)
         end: EndAndCode = "error", None
         try:
             end = self._execute()
@@ -91,9 +88,13 @@ class Supervisor:
             end = self._blocked(str(reason))
         except Exception as error:  # whatever it is, the run must end, with a status and without processes
             self._set(error=str(error) if isinstance(error, OSError) else repr(error))
-            log_file.log_traceback(self.paths.path, "the job's supervisor", error)
+            rd.log_traceback(self.paths.path, "the job's supervisor", error)
             self._kill()
         self._finish(*end)
+
+    def _log_thread(self, failed: threading.ExceptHookArgs) -> None:
+        if failed.exc_value is not None:
+            rd.log_traceback(self.paths.path, "thread %s" % getattr(failed.thread, "name", "?"), failed.exc_value)
 
     def _execute(self) -> EndAndCode:
         """Wait until the job may start, run it, and end all of its processes."""
@@ -103,8 +104,7 @@ class Supervisor:
                 return self._ended("cancelled"), None
             if time.monotonic() >= self.deadline:
                 raise ResourcesUnavailable(self._timeout_reason())
-            self.signals.wait(min(self.resources.next_poll_at, self.deadline) - time.monotonic())
-            self._poll_resources()
+            self._pump(self.deadline)
         self.last_output = time.monotonic()
         job = self._start()
         end = self._watch(job)
@@ -136,8 +136,7 @@ class Supervisor:
         return "waited for %g min: %s" % (self.timeout / 60, waiting)
 
     def _blocked(self, reason: str) -> EndAndCode:
-        line = "%s%s%s\n" % ("\n" if self.log.bytes else "", rd.BLOCKED, " ".join(reason.split()))
-        self.log.write(line.encode("utf-8", "backslashreplace"))
+        self.log.write_line(rd.BLOCKED + reason)
         return "exit", rd.EXIT_BLOCKED
 
     def _poll_resources(self) -> None:
@@ -158,16 +157,10 @@ class Supervisor:
             self._heartbeat()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        job = subprocess.Popen(
-            ["bash", self.paths.script],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=self.paths.path,
-            env={**rd.job_environment(self.plan, self.paths.path), **self.resources.environ},
-            start_new_session=True,
-            pass_fds=self.resources.descriptors,
-        )
+        env = {**rd.job_environment(self.plan, self.paths.path), **self.resources.environ}
+        files = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        own = {"start_new_session": True, "pass_fds": self.resources.descriptors}
+        job = processes.start(["bash", self.paths.script], env, self.paths.path, **files, **own)
         assert job.stdout is not None
         self.output = job.stdout.fileno()
         with suppress(OSError):  # this user has no room for more
@@ -212,7 +205,7 @@ class Supervisor:
         killed = processes.kill_all(self.paths.path, self.status.group)
         self._while_beating(self.cleanup.containers.stop)  # they and their files stay, for their logs
         # Only now those without mark and group: the parent of a podman container, which ends with it, is one of them.
-        job, self.left = processes.kill_job()
+        job, self.left = processes.kill_job(self.status.group)
         killed += job
         if killed:
             self._event("killed", killed=killed)
@@ -237,7 +230,7 @@ class Supervisor:
 
     def _check_silence(self, has_output: bool) -> None:
         # torch says that it writes its flight recorder, for which a look asks it; who waits for GPUs may be silent.
-        if self.resources.waiting or (has_output and not self.hang.is_looking):
+        if self.status.phase != "running" or (has_output and not self.hang.is_looking):
             self.last_output = time.monotonic()
         silent = time.monotonic() - self.last_output
         if silent > self.status.longest_silence:
@@ -290,15 +283,17 @@ class Supervisor:
             self._set(changed=(*self.status.changed, name))
 
     def _while_beating(self, work: Callable[[], rd.T]) -> Optional[rd.T]:
-        """The result of `work`, with heartbeats meanwhile. None if it raises or takes longer than END_SECONDS."""
+        """The result of `work`. Meanwhile there are heartbeats, and orphans are reaped. None if it raises or takes
+        longer than END_SECONDS."""
         results: List[rd.T] = []
         thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
         thread.start()
-        thread.join(HEARTBEAT_SECONDS)
         until = time.monotonic() + END_SECONDS
         while thread.is_alive() and time.monotonic() < until:
-            self._heartbeat()
-            thread.join(HEARTBEAT_SECONDS)
+            thread.join(POLL_SECONDS)
+            processes.reap_orphans(self.status.group)
+            if time.monotonic() >= self.last_heartbeat + HEARTBEAT_SECONDS:
+                self._heartbeat()
         return results[0] if results else None
 
     def _heartbeat(self) -> bool:
@@ -306,14 +301,23 @@ class Supervisor:
         self.last_heartbeat = time.monotonic()
         if self.status.group is not None and self.status.phase == "running":
             self.hang.poll(time.monotonic() - self.last_output, self.deadline - time.monotonic())
-        if self.client.poll():
-            self.log.write(b"ci-tasks: cancelled, since no client waits for it any more\n")
-            self.signals.stop_requested = True
+        self._check_client()
         try:
             self._write_status()
         except OSError:
             return False
         return True
+
+    def _check_client(self) -> None:
+        """Cancel a run that is of no use without a client, some time after the last one that waited for it."""
+        seconds = self.plan.client_seconds
+        if seconds is None or self.signals.stop_requested or self.status.phase == "collecting":
+            return
+        if processes.has_client(self.paths.path):
+            self.last_client = time.monotonic()
+        elif time.monotonic() >= self.last_client + seconds:
+            self.log.write_line("ci-tasks: cancelled, since no client waits for it any more")
+            self.signals.stop_requested = True
 
     def _write_status(self) -> None:
         written = self._own_files.get(self.paths.status)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.liveness import conclude
+from ci_tasks.agent.processes import conclude
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_record, read_remote, read_status
 from ci_tasks.errors import UsageError

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from ci_tasks import safe_output
-from ci_tasks.agent import liveness, run_directory
+from ci_tasks.agent import processes, run_directory
 from ci_tasks.agent.codec import masked_record
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.records import (
@@ -40,7 +40,7 @@ def is_over(run: RunDir) -> bool:
     if remote is not None:
         return remote.complete
     status = run_directory.read_status_if_readable(run)
-    return not liveness.is_alive(run, status) and (status.exists or not pending_phase(run))
+    return not processes.is_alive(run, status) and (status.exists or not pending_phase(run))
 
 
 def pending_phase(run: RunDir) -> str:

@@ -352,7 +352,7 @@ def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
             raise Blocked(f"{remote.host} sent nothing of the run's processes that can be read")
         facts = masked_record(sent, values)
         os.makedirs(os.path.dirname(run.hang), exist_ok=True)
-        write_record(run.hang, facts, compact=True)
+        write_record(run.hang, facts)
         if os.path.exists(there.hang_stacks):
             text = Path(there.hang_stacks).read_text(encoding="utf-8", errors="replace")
             Path(run.hang_stacks).write_text(mask_text(values, text), encoding="utf-8", errors="replace")

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ci_tasks.agent import files, liveness
-from ci_tasks.agent.liveness import ClientDeadline, client_lock
-from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.agent import files, supervisor
+from ci_tasks.agent.processes import client_lock, has_client
+from ci_tasks.agent.records import Plan, Status
+from ci_tasks.agent.run_directory import RunDir, RunLog
 
 
 class Clock:
@@ -27,7 +30,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (liveness, files):
+    for module in (supervisor, files):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -38,38 +41,51 @@ def run(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_it_passes_once_its_seconds_after_the_last_client(run: str, clock: Clock) -> None:
-    deadline, never = ClientDeadline(run, 60), ClientDeadline(run, None)
+def test_it_is_cancelled_its_seconds_after_the_last_client(run: str, clock: Clock) -> None:
+    agent: Any = SimpleNamespace(
+        paths=RunDir(run), signals=SimpleNamespace(stop_requested=False), last_client=clock.now
+    )
+    agent.log, agent.plan, agent.status = RunLog(agent.paths.log, ()), Plan(client_seconds=60), Status()
+
+    def is_cancelled() -> bool:
+        supervisor.Supervisor._check_client(agent)
+        return bool(agent.signals.stop_requested)
+
     for _ in range(2):
         first, second = client_lock(run), client_lock(run)
         first.close()
         clock.now += 500
-        assert not deadline.poll(), "one of several clients is enough"
+        assert not is_cancelled(), "one of several clients is enough"
         second.close()
         clock.now += 59
-        assert not deadline.poll()
+        assert not is_cancelled()
     clock.now += 1
-    assert deadline.poll()
-    assert not deadline.poll(), "only once"
-    assert not never.poll()
+    for more in (Plan(), Plan(client_seconds=61)):
+        agent.plan = more
+        assert not is_cancelled()
+    agent.plan, agent.status = Plan(client_seconds=60), Status(phase="collecting")
+    assert not is_cancelled(), "its job has ended, and its log is closed"
+    agent.status = Status()
+    assert is_cancelled() and is_cancelled()
+    said = Path(agent.paths.log).read_text()
+    assert said == "ci-tasks: cancelled, since no client waits for it any more\n"
 
 
-def test_a_client_that_is_killed_waits_no_more(run: str, clock: Clock) -> None:
-    code = "import sys; from ci_tasks.agent.liveness import client_lock as C; c = C(sys.argv[1]); print(); input()"
+def test_a_client_that_is_killed_waits_no_more(run: str) -> None:
+    code = "import sys; from ci_tasks.agent.processes import client_lock as C; c = C(sys.argv[1]); print(); input()"
     argv = [sys.executable, "-c", code, run]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
         assert client.stdout is not None
         client.stdout.readline()
-        deadline = ClientDeadline(run, 0)
-        assert not deadline.poll()
+        assert has_client(run)
         client.kill()
         client.wait()
-        assert deadline.poll()
+        assert not has_client(run)
 
 
-def test_without_the_file_no_client_waits(run: str, clock: Clock) -> None:
+def test_without_the_file_no_client_waits(run: str) -> None:
     os.unlink(RunDir(run).client)
-    assert ClientDeadline(run, 0).poll()
+    assert not has_client(run)
     client_lock(run).close()  # and no error
 
 
@@ -80,4 +96,4 @@ def test_a_client_waits_for_the_agent_that_looks_at_this_moment(
     assert files.try_lock(looking)
     monkeypatch.setattr(clock, "sleep", lambda _: os.close(looking))
     with client_lock(run):
-        assert not ClientDeadline(run, 0).poll()
+        assert has_client(run)

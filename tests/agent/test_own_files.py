@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import codec, liveness
+from ci_tasks.agent import codec, processes
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
 from ci_tasks.agent.serving import serve
@@ -28,7 +28,7 @@ Until = Callable[..., Any]
 
 
 def has_ended(run: Run) -> bool:
-    return not liveness.is_alive(run.paths, read_status_if_readable(run.paths))
+    return not processes.is_alive(run.paths, read_status_if_readable(run.paths))
 
 
 PASSED = codec.to_json(Status("ended", sequence=10**6, end="exit", exit_code=0, pid=1, pid_start="1", group=1))
@@ -54,7 +54,7 @@ def test_a_job_does_not_change_how_its_run_ended(run: Run, until: Until, forge: 
     )
     until(lambda: run.log() == b"begun\n" and run.events("started"))
     (run.path / "go").touch()
-    until(lambda: not liveness.is_held(str(run.path)))
+    until(lambda: not processes.has_agent(str(run.path)))
     status = run.status()
     assert (status.state, status.end, status.exit_code, status.changed) == ("ended", "exit", 4, (name,))
     record = judge_run(run.paths)
@@ -100,7 +100,7 @@ def test_what_a_link_in_the_place_of_a_run_directory_leads_to_is_no_run(tmp_path
     watched = followed(tmp_path / "link", sent)
     watched.poll()
     assert watched.is_over and b"missing" in bytes(sent[-1])
-    liveness.conclude(RunDir(str(tmp_path / "link")))
+    processes.conclude(RunDir(str(tmp_path / "link")))
     assert (tmp_path / "status.json").read_text() == "its own"
 
 

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,19 +37,18 @@ def spawn() -> Iterator[Spawn]:
         process.wait()
 
 
-def test_a_process_knows_itself_as_alive() -> None:
-    identity = processes.identity()
-    assert processes.alive(Status("running", **identity._asdict()))
-    assert identity.pid == os.getpid()
+OTHERS: dict[str, dict[str, Any]] = {
+    "no pid": {"pid": None},
+    "no such process": {"pid": 2**22 + 1},
+    "a later process with its number": {"pid_start": "1"},
+    "before a reboot": {"boot_id": "another"},
+}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"pid": None}, {"pid": 2**22 + 1}, {"pid_start": "1"}, {"boot_id": "another"}],
-    ids=["no pid", "no such process", "a later process with its number", "before a reboot"],
-)
-def test_another_process_or_boot_is_not_alive(change: dict[str, Any]) -> None:
-    assert not processes.alive(Status("running", **{**processes.identity()._asdict(), **change}))
+@pytest.mark.parametrize("change", [{}, *OTHERS.values()], ids=["itself", *OTHERS])
+def test_a_process_is_not_taken_for_another_one(change: dict[str, Any]) -> None:
+    status = Status("running", **{**processes.identity()._asdict(), **change})
+    assert processes.alive(status) == (status.pid == os.getpid() and not change)
 
 
 def test_a_name_with_spaces_and_brackets_does_not_hide_the_start_time(tmp_path: Path, spawn: Spawn) -> None:
@@ -94,9 +94,34 @@ def signals() -> Iterator[SignalPipe]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP])
 def test_a_signal_wakes_the_wait_and_may_request_a_stop(signals: SignalPipe, number: int) -> None:
     os.kill(os.getpid(), number)
-    signals.wait(600)
+    assert select.select([signals.fd], [], [], 600)[0]
+    signals.clear()
     assert select.select([signals.fd], [], [], 0)[0] == [], "it is not seen twice"
     assert signals.stop_requested == (number in (signal.SIGTERM, signal.SIGINT))
+
+
+DEAD = """\
+import os
+from ci_tasks.agent import processes
+processes.become_subreaper()
+for _ in range(9):  # each has a session of its own, as the processes of a job have
+    child = os.fork()
+    if child == 0:
+        if os.fork() == 0:
+            os.setsid()
+        os._exit(0)
+    os.waitpid(child, 0)
+while [getattr(processes.stat(pid), "state", "") for pid in processes.children(os.getpid())] != ["Z"] * 9:
+    pass
+job = processes.children(os.getpid())[0]
+processes.kill_job(job)
+print(processes.children(os.getpid()) == [job])
+"""
+
+
+def test_what_a_killed_job_orphans_is_reaped_but_not_the_job_itself() -> None:
+    """A chain of processes that fork and exit would leave thousands."""
+    assert subprocess.run([sys.executable, "-c", DEAD], capture_output=True, check=True).stdout == b"True\n"
 
 
 def test_a_program_that_ended_before_it_read_all_ends_without_an_error_of_its_pipe() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from ci_tasks.agent.records import (
     Status,
     read_events,
 )
-from ci_tasks.agent.run_directory import LARGEST, RunDir, read_plan, read_remote, read_status, write_record
+from ci_tasks.agent.run_directory import LARGEST, RunDir, RunLog, read_plan, read_remote, read_status, write_record
 
 PLAN = Plan(
     id="b.01",
@@ -87,3 +88,28 @@ def test_a_write_that_fails_leaves_the_old_text_and_nothing_beside_it(tmp_path: 
         replace_file(path, "no bytes")  # type: ignore[arg-type]
     assert Path(path).read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["x.json"]
+
+
+# -- the log ---
+
+
+def test_count_and_digest_are_those_of_the_file(tmp_path: Path) -> None:
+    """Of the masked bytes: that is what anybody can check."""
+    log = RunLog(str(tmp_path / "log"), ["hunter22"])
+    for chunk in (b"a hun", b"ter22 b\n", b"", b"hun"):
+        log.write(chunk)
+    log.close()
+    data = (tmp_path / "log").read_bytes()
+    assert data == b"a *** b\nhun"
+    assert (log.bytes, log.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    assert log.error is None
+
+
+def test_an_error_is_kept_and_ends_the_writing_only(tmp_path: Path) -> None:
+    os.symlink("/dev/full", tmp_path / "log")
+    log = RunLog(str(tmp_path / "log"), [])
+    log.write(b"one")
+    log.write(b"two")
+    log.close()
+    assert log.error == "the log could not be written: No space left on device"
+    assert (log.bytes, log.sha256) == (0, hashlib.sha256(b"").hexdigest())

@@ -8,8 +8,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -147,6 +150,18 @@ def test_a_job_that_ends_before_a_cancel_is_seen_was_not_cancelled(run: Run, unt
     os.kill(sure(status.pid), signal.SIGCONT)
     status = run.ended()
     assert (status.end, status.exit_code) == ("exit", 6)
+
+
+def test_orphans_are_reaped_also_while_the_end_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    reaped = threading.Event()
+
+    def reap(job: int) -> None:
+        if job == 7:
+            reaped.set()
+
+    monkeypatch.setattr(processes, "reap_orphans", reap)
+    agent: Any = SimpleNamespace(status=Status(group=7), last_heartbeat=time.monotonic(), _heartbeat=lambda: True)
+    assert supervisor.Supervisor._while_beating(agent, lambda: reaped.wait(20))
 
 
 # -- what goes wrong with the agent and its machine -----------------------------------------------------------------

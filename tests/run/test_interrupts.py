@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import ci_tasks
-from ci_tasks.agent import liveness, processes
+from ci_tasks.agent import processes
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.hosts.executor import LocalExecutor, PreparedRow
 from ci_tasks.hosts.runs import RemoteRunManager, RunState
@@ -200,7 +200,7 @@ def test_ctrl_c_while_an_agent_is_started_leaves_no_process(
     assert not start.interrupt((inspect.getfile(function), line))
     assert (start.is_over, start.statuses()) == (True, ["cancelled"])
     (run,) = start.home.glob("runs/*/01")
-    assert not liveness.is_held(str(run))
+    assert not processes.has_agent(str(run))
     assert not processes.of_run(str(run), None)
 
 

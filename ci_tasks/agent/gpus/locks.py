@@ -72,7 +72,8 @@ class RunResources:
     `close` at the end.
 
     `are_ready`: the job may start. `waiting`: what is missing and who holds it. `gpu_ids`: the job's GPUs, once known.
-    `held` and `blocked` are {GPU id: descriptor} of exclusive and of shared locks. `latest` is what nvidia-smi showed.
+    `locks` are {GPU id: descriptor}: of the run's GPUs if the agent takes them, of blocked ones if the job's script
+    does. `latest` is what nvidia-smi showed.
     """
 
     latest: Optional[nvidia_smi.GpuSnapshot] = None
@@ -82,13 +83,12 @@ class RunResources:
         self.next_poll_at = -math.inf
         self.waiting: List[str] = []
         self.gpu_ids: Optional[List[int]] = None
-        self.held: Dict[int, int] = {}
-        self.blocked: Dict[int, int] = {}
+        self.locks: Dict[int, int] = {}
         self._plan, self._poll_seconds = plan, poll_seconds
         self._request = plan.gpu_locks or GpuRequest(0)
         self._stopped = threading.Event()
         self._host_locks: List[int] = []
-        self._waits = self._request.by == AGENT
+        self._takes = self._waits = self._request.by == AGENT
         self._describe_at = -math.inf
         self._line = b""
         self._steps = self._acquire()
@@ -107,12 +107,12 @@ class RunResources:
     def environ(self) -> Dict[str, str]:
         """Variables for the job, on top of its environment: the GPUs that the agent has taken."""
         gpus = ",".join(map(str, self.gpu_ids or ()))
-        return {_VISIBLE: gpus, ENV_GPU_IDS: gpus} if self._request.by == AGENT and gpus else {}
+        return {_VISIBLE: gpus, ENV_GPU_IDS: gpus} if self._takes and gpus else {}
 
     @property
     def descriptors(self) -> List[int]:
         """For the job to inherit: these locks last as long as it lives, even if its agent is killed."""
-        return [*self._host_locks, *self.held.values()]
+        return [*self._host_locks, *(self.locks.values() if self._takes else ())]
 
     def poll(self) -> None:
         """Raises ResourcesUnavailable if the job cannot start; once it has started, nothing here ends it."""
@@ -141,7 +141,7 @@ class RunResources:
         for message in _MESSAGE.finditer(lines):
             gpus = [int(gpu) for gpu in message[1].split(b",")] if message[1] else []
             # A test may print such a line too; the job cannot have what we hold.
-            if gpus and not {*self.blocked, *self.held}.intersection(gpus):
+            if gpus and not set(self.locks).intersection(gpus):
                 self.gpu_ids = sorted(gpus)
                 self.stop_waiting()
                 return
@@ -150,16 +150,19 @@ class RunResources:
     def stop_waiting(self) -> None:
         """The job has its GPUs, or is about to be stopped: keep none from others."""
         if self.next_poll_at < math.inf:
-            _release(self.held)
-            _release(self.blocked)
+            self._release()
             self._stop_polling()
 
     def close(self) -> None:
         """Release everything, whichever process has inherited it."""
         self.stop_waiting()
-        _release(self.held)
+        self._release()
         while self._host_locks:
             release(self._host_locks.pop())
+
+    def _release(self, except_for: Iterable[int] = ()) -> None:
+        for gpu in set(self.locks) - set(except_for):
+            release(self.locks.pop(gpu))
 
     def _stop_polling(self) -> None:
         self.waiting, self.next_poll_at = [], math.inf
@@ -187,16 +190,16 @@ class RunResources:
         if len(here) < request.count:
             words = (len(here), "s"[: len(here) != 1], request.count)
             raise ResourcesUnavailable("this host has %d GPU%s, the job needs %d" % words)
-        if request.by == AGENT:
+        if self._takes:
             create_missing([request.paths[gpu] for gpu in here])
         self._poll_gpus()  # what must not be used is blocked before the job starts
-        while request.by == AGENT and self.gpu_ids is None:
+        while self._takes and self.gpu_ids is None:
             yield False
             self._poll_gpus()
 
     def _lock_host(self, name: str) -> Iterator[bool]:
         """A file `ci-tasks-NAME.lock`, which any user may lock."""
-        simulated = self._request.directory if self._request.simulated is not None else ""
+        simulated = os.path.dirname(self._request.pattern) if self._request.simulated is not None else ""
         directory = simulated or os.environ.get("CI_TASKS_LOCK_DIR") or "/dev/shm"  # tests must not block real runs
         path = os.path.join(directory, "ci-tasks-%s.lock" % re.sub(r"[^A-Za-z0-9_.-]", "_", name))
         while (descriptor := try_lock(path, own=True)) is None:
@@ -223,54 +226,43 @@ class RunResources:
         assert snapshot is not None
         in_use = nvidia_smi.gpus_in_use(snapshot.gpus, snapshot.apps)
         usable = {gpu for gpu in snapshot.ids if gpu < request.total and gpu not in in_use}
-        if request.by != AGENT:
-            self._block(set(request.paths) - usable)
-        elif self._take(usable):
-            self.gpu_ids, self.waiting = sorted(self.held), []
+        if not self._takes:
+            unusable = set(request.paths) - usable
+            self._release(except_for=unusable)
+            self._lock(unusable - set(self.locks), request.total)
+        elif self._lock(usable, request.count):
+            self.gpu_ids, self.waiting = sorted(self.locks), []
             return
+        else:
+            self._release()  # all or none
         if self._waits and now >= self._describe_at:
             self._describe_at = now + REFRESH_SECONDS
             self.waiting = [*self._reasons(snapshot.ids, in_use), *filter(None, [snapshot.problem])]
 
-    def _block(self, unusable: Set[int]) -> None:
-        _release(self.blocked, except_for=unusable)
-        for gpu in sorted(unusable - set(self.blocked)):
-            self._lock(gpu, self.blocked, shared=True)
-
-    def _take(self, usable: Iterable[int]) -> bool:
-        """Lock as many of the `usable` GPUs as the run needs, the lowest first, or none. Returns whether it has any."""
-        for gpu in sorted(usable):
-            if len(self.held) < self._request.count:
-                self._lock(gpu, self.held)
-        if len(self.held) < self._request.count:
-            _release(self.held)
-        return bool(self.held)
-
-    def _lock(self, gpu: int, locks: Dict[int, int], shared: bool = False) -> None:
-        descriptor = try_lock(self._request.paths[gpu], shared)
-        if descriptor is not None:
-            locks[gpu] = descriptor
+    def _lock(self, gpus: Set[int], most: int) -> bool:
+        """Lock those of the GPUs that are free, the lowest first, until there are `most`. Returns whether there are."""
+        for gpu in sorted(gpus):
+            if len(self.locks) < most:
+                descriptor = try_lock(self._request.paths[gpu], shared=not self._takes)
+                if descriptor is not None:
+                    self.locks[gpu] = descriptor
+        return len(self.locks) >= most
 
     def _reasons(self, ids: Iterable[int], in_use: Dict[int, str]) -> List[str]:
         """What keeps the request from being met now, a sentence for all GPUs with the same reason."""
         missing = set(self._request.paths) - set(ids)
         others = holders(self._request.paths)
         reasons: Dict[str, List[int]] = {}
-        for gpu in sorted(set(self._request.paths) - missing - set(self.held)):
+        for gpu in sorted(set(self._request.paths) - missing):
             if gpu in others:
                 reasons.setdefault(" held by " + describe_process(others[gpu]), []).append(gpu)
             elif gpu in in_use:
                 reasons.setdefault(": %s without a lock" % in_use[gpu], []).append(gpu)
-            elif os.path.exists(self._request.paths[gpu]) and is_held(self._request.paths[gpu]):
+            elif is_held(self._request.paths[gpu]):
                 reasons.setdefault(" held by " + UNKNOWN, []).append(gpu)
         if missing:
             reasons[" do%s not exist here" % ("es" if len(missing) == 1 else "")] = sorted(missing)
         return [numbered("GPU", gpus) + reason for reason, gpus in reasons.items()]
-
-
-def _release(locks: Dict[int, int], except_for: Iterable[int] = ()) -> None:
-    for gpu in set(locks) - set(except_for):
-        release(locks.pop(gpu))
 
 
 def visible_gpus() -> Dict[str, str]:
@@ -290,12 +282,12 @@ def try_lock(path: str, shared: bool = False, own: bool = False) -> Optional[int
     except OSError as error:
         remedy = "; run once as root: chmod 666 %s" % shlex.quote(path) if isinstance(error, PermissionError) else ""
         raise LockError("lock file %s: %s%s" % (path, error.strerror, remedy)) from None
-    is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-    if is_file and files.try_lock(descriptor, exclusive=not shared):
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise LockError("lock file %s: not a regular file" % path)
+    if files.try_lock(descriptor, exclusive=not shared):
         return descriptor
     os.close(descriptor)
-    if not is_file:
-        raise LockError("lock file %s: not a regular file" % path)
     return None
 
 
@@ -324,12 +316,9 @@ def create_missing(paths: Iterable[str], own: bool = False) -> None:
                 "the lock file %s is missing, and root's containers could not open one that this user creates; "
                 "run once as root: touch %s && chmod 666 %s" % (path, quoted, quoted)
             )
-        with suppress(PermissionError):  # another user created it meanwhile
-            descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o666)
-            try:
-                os.fchmod(descriptor, 0o666)  # the umask must not keep others out
-            finally:
-                os.close(descriptor)
+        # The umask must not keep others out; another user may have created it meanwhile.
+        with suppress(PermissionError), os.fdopen(os.open(path, _FLAGS | os.O_CREAT, 0o666)) as lock:
+            os.fchmod(lock.fileno(), 0o666)
 
 
 def blocks_other_users(directory: os.stat_result, user: int) -> bool:

@@ -8,7 +8,6 @@ In the first hour a row stands for one sample; after N half hours for N seconds,
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import json
 import os
@@ -20,7 +19,7 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
-from .. import codec, processes, run_directory
+from .. import codec, processes
 from ..files import content_of
 from ..processes import ask, run_program
 from ..records import GpuProcessSample, GpuSample, Plan, ProcessOwner
@@ -42,8 +41,8 @@ class GpuSampler:
     containers. Samples are written into `own`, see run_directory.opened."""
 
     def __init__(self, paths: RunDir, own: RunDir, plan: Plan, own_gpus: _Names, containers: _Names) -> None:
-        self._path, self._plan, self._own_gpus = own.gpu_samples, plan, own_gpus
-        self._owner = functools.partial(process_owner, paths.path, plan, containers)
+        self._run_dir, self._path, self._plan = paths.path, own.gpu_samples, plan
+        self._own_gpus, self._containers = own_gpus, containers
         self._began = time.time()
         self.found: List[nvidia_smi.Gpu] = []  # all of the host's, as far as it is known
         self._buses: Dict[str, Tuple[int, str]] = {}
@@ -82,8 +81,8 @@ class GpuSampler:
             at = round(time.time(), 2)
             answer = run_program(nvidia_smi.QUERY_SAMPLES, nvidia_smi.TIMEOUT)
             apps = nvidia_smi.parse_apps(run_program(nvidia_smi.QUERY_APPS, nvidia_smi.TIMEOUT).out)
-            listed = [self._process(app) for app in apps]
-            own = self._own_gpus()
+            own, containers = self._own_gpus(), self._containers() if apps else ()
+            listed = [self._process(app, containers) for app in apps]
             for sample, bus in nvidia_smi.parse_samples(answer.out, at):
                 self._buses[bus] = sample.gpu or 0, sample.uuid
                 on_gpu = tuple(process for uuid, process in listed if uuid == sample.uuid)
@@ -94,9 +93,10 @@ class GpuSampler:
         if problem:
             self._write(GpuSample(t=round(time.time(), 2), problem=problem))
 
-    def _process(self, app: nvidia_smi.GpuProcess) -> Tuple[str, GpuProcessSample]:
+    def _process(self, app: nvidia_smi.GpuProcess, containers: Sequence[str]) -> Tuple[str, GpuProcessSample]:
         """A process on a GPU, with the GPU's UUID. Those of a MIG device are listed under that, or `MIG-` and that."""
-        owner = self._owner(app.pid) if app.name[:1] != "[" else "unknown"  # its pid is of another namespace
+        is_shown = app.name[:1] != "["  # else its pid is of another namespace
+        owner = process_owner(self._run_dir, self._plan, containers, app.pid) if is_shown else "unknown"
         process = GpuProcessSample(app.pid, app.used, owner, os.path.basename(app.name)[:60])
         return re.sub(r"^MIG-(GPU-[^/]*).*", r"\1", app.gpu_uuid), process
 
@@ -114,15 +114,14 @@ class GpuSampler:
             out.write(rows_of(rows, header=not out.tell()))
 
 
-def process_owner(run_dir: str, plan: Plan, containers: _Names, pid: int) -> ProcessOwner:
+def process_owner(run_dir: str, plan: Plan, containers: Sequence[str], pid: int) -> ProcessOwner:
     """Whose a process on a GPU is. Only what the kernel shows counts."""
     process, agent = processes.stat(pid), processes.stat(os.getpid())
     if process is None or agent is None:
         return "unknown"  # of another PID namespace, or gone
-    mark = os.fsencode("%s=%s" % (run_directory.ENV_RUN_DIR, run_directory.mark(run_dir)))
     cgroups = content_of("/proc/%d/cgroup" % pid).decode("utf-8", "replace")
-    is_in_container = any(id in cgroups for id in containers())
-    if processes.is_below(pid, os.getpid()) or mark in processes.environ(pid) or is_in_container:
+    has_mark = processes.mark(run_dir) in processes.environ(pid)
+    if has_mark or processes.is_below(pid, os.getpid()) or any(id in cgroups for id in containers):
         return "run"
     # A container that was kept has processes from before this run; one of another's may be from afterwards.
     return "other" if plan.retry is None and int(process.start) < int(agent.start) else "unknown"

@@ -17,8 +17,8 @@ from typing import Callable, Literal, Mapping, Optional, Tuple
 from .. import processes, run_directory
 from ..codec import RecordError
 from ..files import content_of, replace_file
-from ..log_file import log_traceback
 from ..quick_dataclass import dataclass
+from ..run_directory import log_traceback
 
 MAX_SECONDS = 60.0  # for a look
 BEFORE_TIMEOUT = 25.0  # seconds before the end by timeout

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Iterable, Iterator, List, Mapping, Tuple
 
 from .. import cleanup as cancel_run
-from .. import liveness, run_directory
+from .. import processes, run_directory
 from ..__main__ import begin, create
 from ..artifacts import mask_run
 from ..environments import EnvironmentStore
@@ -252,7 +252,7 @@ def list_runs(home: str) -> List[RunSummary]:
         run = RunDir(path)
         status = run_directory.read_status_if_readable(run)
         # An agent may stay after the end, to remove what its container daemon does not let go.
-        is_alive, is_kept = liveness.is_alive(run, status), status.kept is not None
+        is_alive, is_kept = processes.is_alive(run, status), status.kept is not None
         with suppress(UnsafeName):  # a directory that a job has made: no run is called so
             runs.append(RunSummary(path, status.state, is_alive, is_kept, status.started_at, status.ended_at))
     running = [run.dir for run in runs if run.state == "running"]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Callable, Deque, Dict, List, Optional, Tuple
 
-from .. import files, liveness
+from .. import files, processes
 from ..__main__ import detach
 from ..codec import RecordError, from_json, to_line
 from ..records import Environment, Event, Status
@@ -48,7 +48,7 @@ class RunFollower:
         self.is_over = False
         self._server, self._number, self._join = server, number, join
         self._run, self._offset = RunDir(request.dir), request.offset
-        self._client = liveness.client_lock(request.dir)
+        self._client = processes.client_lock(request.dir)
         self._log: Optional[BinaryIO] = None
         self._last = Status()  # the one that was sent
         self._mtime: Optional[int] = None
@@ -122,13 +122,13 @@ class RunFollower:
         """The status of a run of this machine, and whether it is over. Raises BadRequest if the run is gone."""
         # Before the status is read: an agent writes the end, and then it ends itself. One that lives writes a status
         # again that its job took away.
-        has_agent = liveness.is_held(self._run.path)
+        has_agent = processes.has_agent(self._run.path)
         # Another connection may start it just now.
         is_there = has_agent or os.path.lexists(self._run.status) or self._server.session.is_starting(self._run.path)
         if not is_there or os.path.islink(self._run.path):
             raise BadRequest("missing", "there is no run %s on the host any more" % self._run.path)
         if not has_agent:
-            status = liveness.conclude(self._run)
+            status = processes.conclude(self._run)
             return status, status.has_ended
         status = read_status(self._run)
         return self._last if status.has_ended else status, False  # its agent may write another one

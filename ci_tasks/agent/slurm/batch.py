@@ -16,7 +16,7 @@ from typing import Dict, List, Mapping, Optional
 
 from .. import processes, run_directory, supervisor
 from ..records import Plan, SlurmAllocation, SlurmJob, SlurmStart
-from ..run_directory import secret_values
+from ..run_directory import RunLog, secret_values
 from ..trees.git import StoreError
 from ..trees.workspace import TreeStore
 from . import jobs
@@ -66,10 +66,9 @@ def batch(run_dir: str) -> int:
             replace_lock_script(os.path.join(plan.workspace, plan.gpu_locks.script), gpus(passed))
     except (CannotStart, StoreError, OSError) as error:
         problem = str(error)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, processes.BLOCKED_AT_START)
     with processes.SignalPipe() as wake:
-        log = jobs.AppendedLog(paths.log, secret_values(plan))
+        log = RunLog(paths.log, secret_values(plan))
         if is_requeued:
             place = "(requeue %d), on %s" % (start.restarts, os.environ.get("SLURMD_NODENAME"))
             log.write_line("ci-tasks: Slurm started the job again %s; it starts over in a new checkout" % place)

@@ -17,18 +17,17 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from .. import run_directory as rd
 from ..artifacts import mask_run
 from ..codec import masked_record
 from ..files import LockTimeout, file_lock, pieces_of
-from ..log_file import RunLog, log_traceback
 from ..probe.evidence import collect_left_evidence
 from ..processes import run_program
 from ..quick_dataclass import dataclass
 from ..records import End, QueryAnswer, Secrets, SlurmAllocation, SlurmJob, Status
-from ..run_directory import RunDir, read_record, read_status, write_record
+from ..run_directory import RunDir, RunLog, log_traceback, read_record, read_status, write_record
 
 SCRIPT = "batch.sh"  # the script for sbatch
 TIMEOUT = 150.0  # seconds for one of Slurm's programs: a busy controller delays its answers
@@ -172,7 +171,7 @@ def submit_left(run_dir: str) -> None:
 
 def parse_answer(answer: QueryAnswer) -> Submission:
     """sbatch prints `12`, or `12;cluster`, on a line of its own."""
-    job = last_line(answer.out).partition(";")[0]
+    job = (answer.out.split() or [""])[-1].partition(";")[0]
     if answer.code == 0 and job.isdigit():
         return job, "", False
     lines = [line.strip() for line in answer.err.replace("sbatch: error: ", "").splitlines() if line.strip()]
@@ -206,7 +205,7 @@ def query(jobs: Sequence[str], run: RunProgram = run_program) -> Tuple[Dict[str,
     squeue = ["squeue", "--noheader", "--states=all", "--jobs=" + ",".join(sorted(jobs)), form]
     answer = run(squeue, TIMEOUT) if jobs else QueryAnswer(0)
     if answer.code != 0 and "Invalid job id" not in answer.err:  # that Slurm remembers none of them is an answer
-        return {}, last_line(answer.err) or "squeue ended with %s" % answer.code
+        return {}, answer.last_line
     known = parse_squeue(answer.out)
     missing = [job for job in jobs if job not in known]
     sacct = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,ExitCode,NodeList"]
@@ -239,10 +238,6 @@ def _exit_code(text: str) -> Optional[int]:
         return None
     status = int(code) << 8 | int(number) if number else int(code)
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def _value(text: str) -> str:
@@ -366,7 +361,7 @@ def _scancel(*words: str) -> None:
     answer = run_program(["scancel", *words], TIMEOUT)
     # A job that has ended this moment is as good.
     if answer.code != 0 and "Invalid job id" not in answer.err and "already completing" not in answer.err:
-        raise ScancelError(last_line(answer.err) or "scancel ended with %s" % answer.code)
+        raise ScancelError(answer.last_line)
 
 
 # -- the end: the run has no processes any more, as Slurm says, or Slurm never had the job ----------------------------
@@ -418,7 +413,7 @@ def record_end(run_dir: str, end: SlurmJobState | Outcome) -> Status:
             outcome = None if status.has_ended else end
         if outcome is not None:
             if not (status.concluded and outcome[1] == status.error):
-                status = _ended(status, outcome, AppendedLog(paths.log, values))
+                status = _ended(status, outcome, RunLog(paths.log, values))
             if not status.masked:
                 collect_left_evidence(paths)
         if values and not status.masked:  # what an agent that died could not
@@ -437,10 +432,10 @@ def _last_output(run_dir: str) -> str:
     output = b""
     for piece in pieces_of(os.path.join(run_dir, rd.SLURM_OUTPUT)):
         output = (output + piece)[-4096:]
-    return last_line(output.decode(errors="replace"))
+    return ([""] + output.decode(errors="replace").strip().splitlines())[-1].strip()
 
 
-def _ended(status: Status, outcome: Outcome, log: AppendedLog) -> Status:
+def _ended(status: Status, outcome: Outcome, log: RunLog) -> Status:
     end, why, code = outcome
     log.write_line((rd.BLOCKED if code == rd.EXIT_BLOCKED else "ci-tasks: ") + why)
     log.close()
@@ -448,21 +443,3 @@ def _ended(status: Status, outcome: Outcome, log: AppendedLog) -> Status:
     now = status.heartbeat_at or time.time()
     status = replace(status, state="ended", phase="ended", end=end, exit_code=code, error=why, ended_at=now, waiting=())
     return replace(status, log_bytes=log.bytes, log_error=status.log_error or log.error, log_sha256=log.sha256)
-
-
-class AppendedLog(RunLog):
-    """The log of a run that already has one: of a requeued job, or one whose agent could not say how it ended. Count
-    and digest include what the file already contains. Raises OSError."""
-
-    def __init__(self, path: str, secrets: Iterable[str] = ()) -> None:
-        super().__init__(path, secrets)
-        last = b"\n"
-        for piece in pieces_of(path):
-            self._digest.update(piece)
-            self.bytes += len(piece)
-            last = piece[-1:]
-        self._start = b"" if last == b"\n" else b"\n"
-
-    def write_line(self, text: str) -> None:
-        """A line of its own; call it before `write`."""
-        self.write(self._start + (" ".join(text.split()) + "\n").encode("utf-8", "backslashreplace"))

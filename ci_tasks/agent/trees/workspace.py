@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import BinaryIO, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 
-from .. import liveness
+from .. import processes
 from ..directories import mounted_below, remove_own
 from ..files import LockTimeout, content_of, file_lock, replace_file
 from ..records import CheckoutPart, Retry
@@ -87,7 +87,7 @@ class TreeStore:
             note, own = os.path.join(os.path.dirname(workspace), "retries"), retry.directories[-1]
             last, _, before = (os.fsdecode(content_of(note)) or "%s\n%s" % (own, retry.tree)).partition("\n")
             for run in (own, last):
-                if liveness.is_alive(RunDir(run), read_status_if_readable(RunDir(run))):
+                if processes.is_alive(RunDir(run), read_status_if_readable(RunDir(run))):
                     raise NotKept("the run has not ended" if run == own else "another retry runs in its workspace")
             if os.path.islink(workspace) or not os.path.isdir(os.path.join(workspace, ".git")):
                 raise NotKept("its workspace %s is gone" % workspace)

@@ -201,10 +201,10 @@ def test_a_gpu_that_is_used_without_a_lock_is_blocked_and_one_whose_user_has_its
     holder = gpu_host.hold(0, 1, CI_TASKS_RUN_DIR="/another/run/01")
     monitor.see(8, GpuProcess("GPU-0", holder.pid, 62464, "python"))
     mine = new(2, JOB)
-    assert (mine.gpu_ids, mine.blocked) == (None, {}), "another run's locks are not the job's"
+    assert (mine.gpu_ids, mine.locks) == (None, {}), "another run's locks are not the job's"
     gpu_host.end(holder)  # gone, but its children still compute
     mine.poll()
-    assert (list(mine.blocked), gpu_host.free()) == ([0], [1, 2, 3, 4, 5, 6, 7])
+    assert (list(mine.locks), gpu_host.free()) == ([0], [1, 2, 3, 4, 5, 6, 7])
     monitor.see(8)
     mine.poll()
     assert gpu_host.free() == [0, 1, 2, 3, 4, 5, 6, 7]
@@ -454,6 +454,10 @@ def test_holders_are_found_by_file(gpu_host: GpuHost, monkeypatch: pytest.Monkey
     assert locks.holders(paths) == {0: holder.pid, 2: holder.pid}
     monkeypatch.setattr(locks, "LOCKS", "/no/such/file")
     assert locks.holders(paths) == {}
+    assert [locks.is_held(paths[gpu]) for gpu in (0, 1, 2, 4)] == [True, False, True, False]
+    os.unlink(paths[2])
+    os.symlink(paths[0], paths[2])
+    assert not locks.is_held(paths[2]), "a file that cannot be opened is no reason to end a run that waits"
 
 
 def _plan(path: Path, id: str) -> str:

@@ -97,10 +97,10 @@ def test_a_run_without_gpus_asks_nothing(run: Run, gpu_host: GpuHost) -> None:
 
 def test_processes_below_the_agent_are_the_runs_and_older_ones_are_not(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "30"]) as child:
-        assert process_owner(str(tmp_path), Plan(), list, child.pid) == "run"
+        assert process_owner(str(tmp_path), Plan(), (), child.pid) == "run"
         child.kill()
-    assert process_owner(str(tmp_path), Plan(), list, 1) == "other"
-    assert process_owner(str(tmp_path), Plan(), list, 2**22 + 1) == "unknown"  # it is not visible here
+    assert process_owner(str(tmp_path), Plan(), (), 1) == "other"
+    assert process_owner(str(tmp_path), Plan(), (), 2**22 + 1) == "unknown"  # it is not visible here
 
 
 def test_a_process_with_the_runs_mark_is_the_runs(tmp_path: Path, until: Until) -> None:
@@ -108,7 +108,7 @@ def test_a_process_with_the_runs_mark_is_the_runs(tmp_path: Path, until: Until) 
     pid = int(subprocess.check_output(["sh", "-c", script, os.path.realpath(tmp_path)]))
     try:
         assert not processes.is_below(pid, os.getpid())
-        until(lambda: process_owner(str(tmp_path), Plan(), list, pid) == "run")
+        until(lambda: process_owner(str(tmp_path), Plan(), (), pid) == "run")
     finally:
         os.kill(pid, signal.SIGKILL)
 
@@ -147,10 +147,10 @@ CGROUPS: dict[str, tuple[str, str]] = {
 def test_with_a_daemon_the_cgroup_tells_whose_a_process_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroups: str, owner: str
 ) -> None:
-    monkeypatch.setattr(processes, "stat", lambda pid: processes.Stat("S", 0, 0, "100"))
+    monkeypatch.setattr(processes, "stat", lambda pid: processes.Stat("S", 0, 0, 0, "100"))
     monkeypatch.setattr(samples, "content_of", lambda path: cgroups.encode())
     plan = Plan(container=ContainerRules(runtime="docker"))
-    assert process_owner(str(tmp_path), plan, lambda: [CONTAINER], 1) == owner
+    assert process_owner(str(tmp_path), plan, [CONTAINER], 1) == owner
 
 
 ONE = GpuSample(100.0, 0, "GPU-a", used=10, utilization=20.0, watts=300.0, celsius=50, sm_mhz=1900, uncorrected=0)

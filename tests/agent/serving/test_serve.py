@@ -18,7 +18,7 @@ import pytest
 
 from ci_tasks.agent import archive, processes
 from ci_tasks.agent.codec import from_json
-from ci_tasks.agent.liveness import agent_lock
+from ci_tasks.agent.processes import agent_lock
 from ci_tasks.agent.records import Plan, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
 from ci_tasks.agent.serving import protocol, requests

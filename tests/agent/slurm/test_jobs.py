@@ -194,11 +194,12 @@ def following(slurm: Answers, monkeypatch: pytest.MonkeyPatch) -> SlurmSession:
 
 
 def test_what_the_queue_has_forgotten_sacct_is_asked_for() -> None:
-    running, cancelled = "10|RUNNING|N/A|gpu1|0|None|\n", "11|CANCELLED by 1000|0:15|gpu1\n"
-    slurm = Answers(squeue=QueryAnswer(0, running), sacct=QueryAnswer(0, cancelled))
-    known, problem = query(["10", "11"], slurm.run)
+    running, ended = "10|RUNNING|N/A|gpu1|0|None|\n", "11|CANCELLED by 1000|0:15|gpu1\n12|CANCELLED||None assigned\n"
+    slurm = Answers(squeue=QueryAnswer(0, running), sacct=QueryAnswer(0, ended))
+    known, problem = query(["10", "11", "12"], slurm.run)
     assert known["11"] == SlurmJobState("CANCELLED", node="gpu1", exit_code=143)
-    assert ("--jobs=11" in slurm.commands[1], problem) == (True, "")
+    assert known["12"] == SlurmJobState("CANCELLED")
+    assert ("--jobs=11,12" in slurm.commands[1], problem) == (True, "")
 
 
 def test_a_controller_that_is_away_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,10 +322,8 @@ def test_a_job_that_slurm_does_not_know_for_a_minute_is_lost(run: str) -> None:
 
 
 def test_the_end_that_slurm_tells_is_written_where_the_agent_wrote_none(run: str) -> None:
-    write_record(RunDir(run).status, RUNNING)
-    status, is_final = Queue(SlurmJobState("TIMEOUT"), "", 10.0).join(run, RUNNING)
-    assert (is_final, status.end, status.concluded) == (True, "timeout", True)
-    assert read_status(RunDir(run)) == status
+    status = join_ended(run, Queue(SlurmJobState("TIMEOUT"), "", 10.0), RUNNING)
+    assert (status.end, status.concluded) == ("timeout", True)
 
 
 # -- what Slurm says of a job, and what that makes of the record -------------------------------------------------------
@@ -383,17 +382,6 @@ def test_what_an_agent_that_died_left_is_masked_as_long_as_the_values_are_there(
 )
 def test_only_known_terminal_states_are_over(state: str, over: bool, on_node: bool) -> None:
     assert (SlurmJobState(state).is_over, SlurmJobState(state).is_on_node) == (over, on_node)
-
-
-def test_what_sacct_says() -> None:
-    output = jobs.parse_sacct(
-        "10|CANCELLED by 1000|0:15|gpu1\n11|OUT_OF_MEMORY|0:125|gpu2\n12|CANCELLED||None assigned\n"
-    )
-    assert output == {
-        "10": SlurmJobState("CANCELLED", node="gpu1", exit_code=143),
-        "11": SlurmJobState("OUT_OF_MEMORY", node="gpu2", exit_code=253),
-        "12": SlurmJobState("CANCELLED"),
-    }
 
 
 @pytest.mark.parametrize(
