@@ -1,4 +1,4 @@
-"""The command line: what is wrong leaves with exit code 2, a message and the next step."""
+"""The program as a process, started as `ci-tasks` and by invoke."""
 
 from __future__ import annotations
 
@@ -9,25 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_command_line import WRONG
 from tests.fixtures import CommandResult, Person
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     "ci-tasks": [sys.executable, "-c", "from ci_tasks.cli.program import main; main()"],
     "invoke": [sys.executable, "-m", "invoke"],
-}
-# what was typed → what the message says
-WRONG = {
-    "frob": "unknown command 'frob'",
-    "plan": "plan needs LABEL",
-    "jobs --frob": "jobs: unknown option --frob",
-    "jobs ckptt": "unknown label 'ckptt' in .github/workflows/pr-test.yml; did you mean 'ckpt'?",
-    "remote ckpt --host smi": "unknown host 'smi' in",
-    "remote ckpt --host sim --only asink": "unknown row 'asink' in label ckpt",
-    "logs nosuchrun": "unknown run 'nosuchrun'",
-    "runs --host smi": "unknown host 'smi'; did you mean 'sim'?",
-    "jobs --repo /no/such/place": "--repo names /no/such/place, which is not a directory",
-    "jobs --workflow .github/workflows/other.yml": "has no .github/workflows/other.yml",
 }
 
 
@@ -40,21 +28,13 @@ def run(program: str, arguments: str, tmp_path: Path) -> CommandResult:
     return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("arguments", WRONG)
-def test_a_usage_error_exits_with_2_and_says_what_is_wrong(arguments: str, tmp_path: Path) -> None:
-    done = run("ci-tasks", arguments, tmp_path)
-    assert done.code == 2, done.out + done.err
-    assert WRONG[arguments] in done.err
-    assert "Traceback" not in done.err
-    assert not (tmp_path / "runs").exists(), "nothing is left of a run that was never begun"
-
-
-@pytest.mark.parametrize("arguments", ["frob", "jobs --frob", "plan"])
-def test_invoke_prints_the_same_errors(arguments: str, tmp_path: Path) -> None:
-    done = run("invoke", arguments, tmp_path)
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("arguments", ["frob", "jobs --label ckpt", "plan"])
+def test_every_program_prints_the_same_errors(program: str, arguments: str, tmp_path: Path) -> None:
+    done = run(program, arguments, tmp_path)
+    message, hint = WRONG[arguments]
     assert done.code == 2
-    assert WRONG[arguments] in done.err
-    assert "`ci-tasks " in done.err, "the next step"
+    assert message in done.err and hint in done.err
 
 
 @pytest.mark.parametrize("options", ["--collection tasks", "--no-dedupe", "--echo -r ."])

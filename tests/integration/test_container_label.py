@@ -1,10 +1,12 @@
-"""A label whose script calls `docker run`, on a real docker and on a real podman: CI's flags, this host's
-directories."""
+"""A label whose script calls `docker run`, on a real docker and on a real podman: CI's flags, this host's directories,
+and the options that the installed docker has."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.containers.docker_argv import BOOLEANS, SHORT
 from tests import fixtures as support
 from tests.fixtures import ends
 from tests.parts import dockerd
@@ -52,11 +55,12 @@ READ = """\
 echo "step 0: {'model': '$(cat /root/models/name)', 'key': ${#WANDB_API_KEY}}"
 touch written-by-container
 """
+MODELS = 'the data\'s "own"\nplace'
 
 
 @pytest.fixture
 def container_person(tmp_path: Path, engine: Engine) -> Iterator[Any]:
-    models = tmp_path / "models"
+    models = tmp_path / MODELS
     models.mkdir()
     (models / "name").write_text("Tiny")
     someone = support.Person(tmp_path / "home", tmp_path / "checkout", {"WANDB_API_KEY": "correct-horse-battery"})
@@ -119,17 +123,44 @@ def test_a_jobs_own_container_runs_its_steps_and_gives_its_exit_code(container_p
     assert "test_read.py" in container_person.logs()["whole"]
 
 
-def test_what_the_environment_lacks_is_blocked(container_person: Any, engine: Engine, tmp_path: Path) -> None:
-    def reason() -> str:
-        said = container_person.ci_tasks("remote", "--host", "box", "inline", "--only", "read")
-        assert said.code == 125, said.out + said.err
-        return str(container_person.records()[0]["reason"])
+# What a person has changed, of hosts.yaml and of the workflow, and what each engine says then.
+PODMANS_GPUS = "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all"
+LACKING: list[tuple[dict[str, Any], tuple[str, str], dict[str, str]]] = [
+    ({"mounts": {}}, ("", ""), {"": "mount source '/mnt/ci/models' does not exist on this host"}),
+    ({}, (dockerd.IMAGE, "no-such:x"), {"docker": "No such image", "podman": "image not known"}),
+    ({}, ("--shm-size", "--gpus all --shm-size"), {"podman": PODMANS_GPUS}),
+    (
+        {"pull": "missing"},
+        (dockerd.IMAGE, "127.0.0.1:1/absent:x"),
+        {"docker": "could not pull 127.0.0.1:1/absent:x: Error response from daemon: Get"},
+    ),
+    (
+        {"env": {"DOCKER_HOST": "unix:///nothing.sock"}},
+        ("", ""),
+        {"docker": "docker (Cannot connect to the Docker daemon"},
+    ),
+]
 
-    use_host(container_person, engine)
-    assert "mount source '/mnt/ci/models' does not exist on this host" in reason()
-    use_host(container_person, engine, mounts={"/mnt/ci/models": str(tmp_path / "models")})
-    container_person.edit(".github/workflows/pr-test.yml", dockerd.IMAGE, "no-such-image:latest")
-    assert ("No such image" if engine.runtime == "docker" else "image not known") in reason()
-    if engine.runtime == "docker":
-        use_host(container_person, engine, env={"DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"})
-        assert "docker (Cannot connect to the Docker daemon" in reason()
+
+def test_what_the_environment_lacks_is_blocked(container_person: Any, engine: Engine, tmp_path: Path) -> None:
+    workflow = container_person.checkout / ".github/workflows/pr-test.yml"
+    whole = workflow.read_text()
+    for keys, edit, reasons in LACKING:
+        if reason := reasons.get(engine.runtime, reasons.get("")):
+            use_host(container_person, engine, **{"mounts": {"/mnt/ci/models": str(tmp_path / MODELS)}, **keys})
+            workflow.write_text(whole.replace(*edit))
+            said = container_person.ci_tasks("remote", "--host", "box", "inline", "--only", "read")
+            assert said.code == 125, said.out + said.err
+            assert reason in container_person.records()[0]["reason"]
+
+
+def test_every_option_of_the_installed_docker_is_known_with_its_kind() -> None:
+    if shutil.which("docker") is None:
+        support.cannot("docker is not installed")
+    text = subprocess.run(["docker", "run", "--help"], capture_output=True, text=True, check=True).stdout
+    shown = re.findall(r"^ {2,6}(?:-(\w), )?--([a-z0-9-]+)(?: ([a-z0-9-]+))?(?:  |$)", text, re.MULTILINE)
+    assert len(shown) > 90
+    assert {name for _, name, value in shown if not value} <= BOOLEANS
+    assert {name for _, name, value in shown if value} & BOOLEANS == set()
+    letters = {letter: name for letter, name, _ in shown if letter}
+    assert letters.items() <= SHORT.items() and len(letters) > 13, "Debian's docker, an older one, has no -q"
