@@ -43,7 +43,11 @@ def main(argv: List[str]) -> int:
     if command == "hang" and run_dir:
         from .hang import collect
 
-        collect.collect(*argv[1:])
+        processes.own_session = False  # it is a program of the agent's: another session would be its job's
+        try:
+            collect.collect(*argv[1:])
+        except Exception as error:  # whatever it is, its agent goes on
+            log_traceback(run_dir, "hang", error)
         return 0
     if command in ("venv", "store-packages", "row-venv") and len(argv) == 3:
         from . import environments

@@ -24,6 +24,7 @@ from .probe.evidence import collect_evidence
 from .records import Environment, GpuModel, Kept, Plan, Status
 from .run_directory import RunDir, log_traceback, secret_values, write_record
 from .slurm import jobs as slurm
+from .slurm.jobs import CancelError
 from .trees.git import StoreError
 from .trees.workspace import release, slot_of
 
@@ -96,8 +97,7 @@ class RunCleanup:
 def write_environment(
     paths: RunDir, containers: Sequence[RunContainer], gpus: Sequence[Gpu], secrets: Sequence[str]
 ) -> None:
-    """environment.json: driver, GPUs, and the containers with the digests of their images. A fact that is not known is
-    left out."""
+    """environment.json: driver, GPUs, and the containers with the digests of their images."""
     memory = {gpu.index: "[N/A]" if gpu.total is None else "%d MiB" % gpu.total for gpu in gpus}
     models = tuple(GpuModel(gpu.index, gpu.uuid, gpu.name, memory[gpu.index]) for gpu in gpus)
     driver, states = gpus[0].driver if gpus else None, tuple(container.state() for container in containers)
@@ -122,22 +122,15 @@ def root_container(containers: List[RunContainer], plan: Plan) -> RootContainer:
 
 NOTICE_SECONDS = 1.0  # an agent gets so long to note that its job is cancelled
 CLEANUP_SECONDS = 120.0  # an agent gets so long after the grace period to collect and to remove
-_POLL_SECONDS = 0.05
-
-
-class CancelError(Exception):
-    """A run that cannot be cancelled from here."""
+_SLURM_SECONDS = 60.0  # Slurm gets so long to end a job that is removed
 
 
 def cancel(run_dir: str, kill: bool = False) -> None:
     """Ask the agent to cancel its job; if it has died, stop what it left. `kill`: without a grace period. Raises
-    CancelError."""
+    CancelError, OSError."""
     paths = RunDir(run_dir)
     if (job := slurm.read(run_dir)) is not None:
-        try:
-            (slurm.kill if kill else slurm.cancel)(run_dir, job)
-        except slurm.ScancelError as error:
-            raise CancelError("Slurm did not cancel it: %s" % error) from None
+        slurm.cancel(run_dir, job, kill)
     elif _signal_agent(rd.read_status_if_readable(paths)):
         if kill:  # else it would take the job's death for its own end, and the row would count as failed
             _wait_while(lambda: b'"cancelled"' not in content_of(paths.events), NOTICE_SECONDS)
@@ -165,10 +158,10 @@ def _signal_agent(status: Status) -> bool:
     return True
 
 
-def _wait_while(condition: Callable[[], bool], seconds: float) -> None:
+def _wait_while(condition: Callable[[], bool], seconds: float, poll_seconds: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while condition() and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
+        time.sleep(poll_seconds)
 
 
 def remove_run(run_dir: str) -> List[str]:
@@ -192,11 +185,15 @@ def end_and_clean(run_dir: str) -> List[str]:
 
 
 def _end(paths: RunDir) -> Tuple[List[str], RootContainer]:
-    """End the run through its agent, kill an agent that hangs, and remove the containers. Returns what is left."""
+    """End the run through its agent or Slurm, kill an agent that hangs, and remove the containers. Returns what is
+    left."""
     plan, status = read_plan(paths), rd.read_status_if_readable(paths)
     containers = RunContainers(paths.path, thorough=True)
     with suppress(OSError, ValueError, CancelError):
-        cancel(paths.path)
+        job = slurm.read(paths.path)
+        cancel(paths.path, kill=job is not None)
+        if job is not None and job.id and not status.concluded:
+            _wait_while(lambda: slurm.may_run([job.id])[job.id], _SLURM_SECONDS, poll_seconds=0.5)
     _wait_while(lambda: processes.alive(status), plan.grace_seconds + CLEANUP_SECONDS)
     if status.pid is not None and processes.alive(status):
         for pid in [*processes.below(status.pid), status.pid]:

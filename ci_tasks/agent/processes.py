@@ -374,9 +374,11 @@ def run_program(
     *,
     cwd: str = "/",  # Python loads what `-c` and `-m` import from here first: not from a checkout
     stdin: bytes = b"",
+    most: int = MAX_BYTES,
 ) -> QueryAnswer:
     """Output and exit code of a program. `code` is None if it is missing or did not end within `timeout` seconds; `err`
-    says which. `environ` is its environment (default: our own). Never raises OSError."""
+    says which. `environ` is its environment (default: our own). Of each output the last `most` bytes count. Never
+    raises OSError."""
     import subprocess
 
     pipe, source = subprocess.PIPE, subprocess.PIPE if stdin else subprocess.DEVNULL
@@ -386,7 +388,7 @@ def run_program(
         return QueryAnswer(None, err="%s: %s" % (argv[0], error.strerror))
     try:
         with ended(process):
-            out, err = (output[-MAX_BYTES:].decode(errors="replace") for output in process.communicate(stdin, timeout))
+            out, err = (output[-most:].decode(errors="replace") for output in process.communicate(stdin, timeout))
     except subprocess.TimeoutExpired:
         return QueryAnswer(None, err="no answer from %s within %g s" % (argv[0], timeout))
     return QueryAnswer(process.returncode, out, err)

@@ -39,6 +39,9 @@ _MOST_LOGGED = 1 << 18  # bytes of agent.log: a thread that fails once a second 
 
 # Marks every process of a run, so that those which left the process group are found again through /proc.
 ENV_RUN_DIR = "CI_TASKS_RUN_DIR"
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+# The same ids under a name that the job's script does not set: the container adapter passes them on.
+ENV_GPU_IDS = "CI_TASKS_GPU_IDS"
 
 
 class RunDir:
@@ -261,6 +264,11 @@ def secret_values(plan: Plan) -> List[str]:
 def unmasked_secrets(plan: Plan) -> List[str]:
     """The names of the secrets whose values are shown all the same, since a log without them would say nothing."""
     return [name for name in given_secrets(plan) if not is_maskable(os.environ[name])]
+
+
+def visible_gpus() -> Dict[str, str]:
+    """The variables for the container of a job whose GPUs the agent chose, read in the job's own environment."""
+    return {VISIBLE_GPUS: os.environ[ENV_GPU_IDS]} if ENV_GPU_IDS in os.environ else {}
 
 
 def passed(name: str) -> bool:

@@ -23,7 +23,7 @@ from .codec import RecordError, masked_record
 from .containers.run_containers import RunContainers
 from .files import content_of, replace_any
 from .gpus.locks import ResourcesUnavailable, RunResources
-from .gpus.samples import GpuSampler
+from .gpus.nvidia_smi import GpuSampler
 from .hang import look
 from .processes import SignalPipe
 from .records import End, Event, Plan, Status
@@ -99,20 +99,20 @@ class Supervisor:
     def _execute(self) -> EndAndCode:
         """Wait until the job may start, run it, and end all of its processes."""
         self._poll_resources()
-        while not self.resources.are_ready:
-            if self.signals.stop_requested:
-                return self._ended("cancelled"), None
-            if time.monotonic() >= self.deadline:
-                raise ResourcesUnavailable(self._timeout_reason())
-            self._pump(self.deadline)
+        end = self._wait(lambda: self.resources.are_ready)
+        if end == "timeout":
+            raise ResourcesUnavailable(self._timeout_reason())
+        if end == "cancelled":
+            return end, None
         self.last_output = time.monotonic()
         job = self._start()
-        end = self._watch(job)
+        # It is not reaped: as long as it is a zombie, its process group's number can be no other's.
+        end = self._wait(lambda: os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
         why_blocked = self._why_blocked() if end == "timeout" else None
         if end == "exit":
             self._drain()
         else:
-            self._terminate(job)
+            self._terminate()
         self._kill()
         self._drain()
         assert job.stdout is not None
@@ -170,28 +170,24 @@ class Supervisor:
         self.gpus.start()
         return job
 
-    def _watch(self, job: "subprocess.Popen[bytes]") -> End:
-        """Wait until the job has ended, or has to. A job that ended meanwhile was neither cancelled nor timed out."""
-        # It is not reaped: as long as it is a zombie, its process group's number can be no other's.
-        while os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if self.signals.stop_requested:
-                return self._ended("cancelled")
+    def _wait(self, is_over: Callable[[], bool]) -> End:
+        """Wait until something is over, or has to be. What ended meanwhile was neither cancelled nor timed out."""
+        while not is_over():
             # A look at the processes ends before they are ended.
-            if time.monotonic() >= self.deadline + (look.MAX_SECONDS if self.hang.is_looking else 0.0):
-                return self._ended("timeout")
+            is_late = time.monotonic() >= self.deadline + (look.MAX_SECONDS if self.hang.is_looking else 0.0)
+            if self.signals.stop_requested or is_late:
+                end: End = "cancelled" if self.signals.stop_requested else "timeout"
+                self._event(end)
+                return end
             self._pump(max(self.deadline, time.monotonic() + POLL_SECONDS))
         return "exit"
 
-    def _ended(self, end: End) -> End:
-        self._event(end)
-        return end
-
-    def _terminate(self, job: "subprocess.Popen[bytes]") -> None:
+    def _terminate(self) -> None:
         """SIGTERM, then the grace period. What the job prints meanwhile is logged: a full pipe would block it."""
         self.resources.stop_waiting()
-        processes.terminate(self.paths.path, job.pid)
+        processes.terminate(self.paths.path, self.status.group)
         deadline = time.monotonic() + self.plan.grace_seconds
-        while time.monotonic() < deadline and processes.of_run(self.paths.path, job.pid):
+        while time.monotonic() < deadline and processes.of_run(self.paths.path, self.status.group):
             self._pump(time.monotonic() + POLL_SECONDS)
 
     def _drain(self) -> None:
@@ -226,11 +222,8 @@ class Supervisor:
             self.resources.read_output(chunk)
             self.output = self.output if chunk else None
         self._poll_resources()
-        self._check_silence(bool(chunk))
-
-    def _check_silence(self, has_output: bool) -> None:
         # torch says that it writes its flight recorder, for which a look asks it; who waits for GPUs may be silent.
-        if self.status.phase != "running" or (has_output and not self.hang.is_looking):
+        if self.status.phase != "running" or (chunk and not self.hang.is_looking):
             self.last_output = time.monotonic()
         silent = time.monotonic() - self.last_output
         if silent > self.status.longest_silence:

@@ -9,8 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice, pairwise
 
-from ci_tasks.agent.gpus.nvidia_smi import HARDWARE_ERRORS, PROGRAM_ERRORS
-from ci_tasks.agent.gpus.samples import FREED_SECONDS, LISTED_SECONDS, merged
+from ci_tasks.agent.gpus.nvidia_smi import FREED_SECONDS, HARDWARE_ERRORS, LISTED_SECONDS, PROGRAM_ERRORS, merged
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.errors import counted

@@ -30,6 +30,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status, write_record
 from ci_tasks.agent.serving.protocol import Receiver, Request, RunSummary
+from ci_tasks.agent.slurm.jobs import CancelError
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UnknownName, UsageError
 from ci_tasks.hosts.connection import ReconnectingConnection
@@ -154,7 +155,7 @@ class AttachedRun:
     def cancel(self) -> None:
         remote = read_remote(self.run)
         if remote is None:
-            with suppress(cleanup.CancelError):
+            with suppress(CancelError):
                 cleanup.cancel(self.run.path)
         elif self.remote_run is not None:
             self.managers[remote.host].end(self.remote_run, "cancel")

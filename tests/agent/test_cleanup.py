@@ -13,8 +13,9 @@ import pytest
 
 from ci_tasks.agent import cleanup, directories
 from ci_tasks.agent.cleanup import end_and_clean, remove_run
-from ci_tasks.agent.records import Kept, Plan, QueryAnswer
-from ci_tasks.agent.run_directory import RunDir, read_status
+from ci_tasks.agent.records import Kept, Plan, QueryAnswer, SlurmJob, Status
+from ci_tasks.agent.run_directory import RunDir, read_status, write_record
+from ci_tasks.agent.slurm import jobs
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -162,3 +163,22 @@ def test_while_a_daemon_is_away_the_directory_that_leads_to_its_containers_stays
     for is_dead in (True, False):
         fake.be("dead", is_dead)
         assert bool(remove_run(str(run.path))) == run.path.exists() == is_dead
+
+
+@pytest.mark.parametrize("concluded", [False, True])
+def test_a_slurm_run_is_removed_after_its_job_is_over(
+    run: Run, monkeypatch: pytest.MonkeyPatch, concluded: bool
+) -> None:
+    run.write("exit 0")
+    write_record(run.paths.slurm_job, SlurmJob(name="n", id="7"))
+    write_record(run.paths.status, Status("running", concluded=concluded))
+    asked: list[Any] = []
+
+    def may_run(ids: list[str]) -> dict[str, bool]:
+        asked.append(ids)
+        return {"7": len(asked) < 3}
+
+    monkeypatch.setattr(jobs, "_scancel", lambda *words: asked.append(words))
+    monkeypatch.setattr(jobs, "may_run", may_run)
+    assert remove_run(str(run.path)) == []
+    assert asked == ([("7",)] if concluded else [("7",), ["7"], ["7"]])

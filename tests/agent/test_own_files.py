@@ -108,7 +108,7 @@ def test_what_a_link_in_the_place_of_a_run_directory_leads_to_is_no_run(tmp_path
 
 
 def test_the_next_one_who_asks_corrects_the_status_of_a_killed_agent(run: Run, until: Until) -> None:
-    run.start('touch "$CI_TASKS_RUN_DIR/ready"; setsid sleep 300 & sleep 300')
+    run.start('setsid sleep 300 & trap "" TERM; touch "$CI_TASKS_RUN_DIR/ready"; while :; do sleep 300; done')
     until(lambda: run.has("ready") and run.status().group)
     last = run.status()
     os.kill(last.pid or 0, signal.SIGKILL)

@@ -13,7 +13,7 @@ import pytest
 from ci_tasks import safe_output
 from ci_tasks.agent import processes
 from ci_tasks.agent.artifacts import ARCHIVE
-from ci_tasks.agent.gpus.samples import rows_of
+from ci_tasks.agent.gpus.nvidia_smi import rows_of
 from ci_tasks.agent.hang.look import HangFacts, ProcessFacts
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.agent.run_directory import RunDir, write_record

@@ -16,13 +16,13 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 
+from .. import run_directory
 from ..codec import RecordError, masked_record
 from ..files import file_lock
-from ..gpus.locks import visible_gpus
 from ..mask import masked
 from ..processes import run_program
 from ..records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay
-from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, secret_values, write_record
+from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, write_record
 from . import rewrite
 from .docker_argv import ENGINES, DockerArgvError, DockerRun, is_run, option, parse_run, render
 
@@ -48,8 +48,8 @@ class _Adapter:
         if rules is None:
             raise DockerArgvError(f"{paths.plan} has no `container` rules, so docker cannot be adapted to this host")
         self.runtime = rules.runtime
-        env = {**rules.env, **slurm_variables(os.environ, self.runtime in ENGINES), **visible_gpus()}
-        self.rules = dataclasses.replace(rules, env=env, secrets=tuple(secret_values(self.plan)))
+        env = {**rules.env, **slurm_variables(os.environ, self.runtime in ENGINES), **run_directory.visible_gpus()}
+        self.rules = dataclasses.replace(rules, env=env, secrets=tuple(run_directory.secret_values(self.plan)))
 
     def run(self, argv: List[str]) -> int:
         if is_run(argv):

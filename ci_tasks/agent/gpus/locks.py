@@ -43,13 +43,10 @@ from ..files import content_of
 from ..records import AGENT, GpuRequest, Phase, Plan
 from . import nvidia_smi
 
-# The ids under a name that the job's script does not set: the container adapter passes them as CUDA_VISIBLE_DEVICES.
-ENV_GPU_IDS = "CI_TASKS_GPU_IDS"
 LOCKS = "/proc/locks"
 UNKNOWN = "an unknown process"
 POLL_SECONDS = 0.05  # between two looks at the locks
 REFRESH_SECONDS = 2.0  # between two looks at the GPUs
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 # The messages of the checkout's lock script. Any other than "Acquired" means that it waits.
 _MESSAGE = re.compile(rb"^\[gpu_lock_exec\] (?:Acquired GPUs: (\d+(?:,\d+)*)\s*$)?", re.M)
 _MAX_LINE = 4096  # bytes of an unfinished line that are kept
@@ -60,11 +57,7 @@ _FLOCK = re.compile(r"^\d+: FLOCK +\w+ +WRITE +(\d+) ([0-9a-f]+):([0-9a-f]+):(\d
 
 
 class ResourcesUnavailable(Exception):
-    """The run is not possible on this host; the message says why."""
-
-
-class LockError(Exception):
-    """A lock file cannot be used; the message says what to do about it."""
+    """The run is not possible on this host, or a lock file cannot be used; the message says why, and what to do."""
 
 
 class RunResources:
@@ -107,7 +100,7 @@ class RunResources:
     def environ(self) -> Dict[str, str]:
         """Variables for the job, on top of its environment: the GPUs that the agent has taken."""
         gpus = ",".join(map(str, self.gpu_ids or ()))
-        return {_VISIBLE: gpus, ENV_GPU_IDS: gpus} if self._takes and gpus else {}
+        return {run_directory.VISIBLE_GPUS: gpus, run_directory.ENV_GPU_IDS: gpus} if self._takes and gpus else {}
 
     @property
     def descriptors(self) -> List[int]:
@@ -123,7 +116,7 @@ class RunResources:
                 self._poll_gpus()
             else:
                 self.are_ready = next(self._steps, True)
-        except (LockError, OSError) as error:
+        except (ResourcesUnavailable, OSError) as error:
             if not self.are_ready:
                 raise ResourcesUnavailable(str(error)) from None
         if self.are_ready and (self.gpu_ids is not None or not self._request.count):
@@ -265,11 +258,6 @@ class RunResources:
         return [numbered("GPU", gpus) + reason for reason, gpus in reasons.items()]
 
 
-def visible_gpus() -> Dict[str, str]:
-    """The variables for the container of a job whose GPUs the agent chose, read in the job's own environment."""
-    return {_VISIBLE: os.environ[ENV_GPU_IDS]} if ENV_GPU_IDS in os.environ else {}
-
-
 # -- lock files --------------------------------------------------------------------------------------------------------
 
 
@@ -281,10 +269,10 @@ def try_lock(path: str, shared: bool = False, own: bool = False) -> Optional[int
         descriptor = os.open(path, _FLAGS)
     except OSError as error:
         remedy = "; run once as root: chmod 666 %s" % shlex.quote(path) if isinstance(error, PermissionError) else ""
-        raise LockError("lock file %s: %s%s" % (path, error.strerror, remedy)) from None
+        raise ResourcesUnavailable("lock file %s: %s%s" % (path, error.strerror, remedy)) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise LockError("lock file %s: not a regular file" % path)
+        raise ResourcesUnavailable("lock file %s: not a regular file" % path)
     if files.try_lock(descriptor, exclusive=not shared):
         return descriptor
     os.close(descriptor)
@@ -305,14 +293,14 @@ def is_held(path: str) -> bool:
 
 
 def create_missing(paths: Iterable[str], own: bool = False) -> None:
-    """Create the lock files that do not exist, for every user. Raises LockError, OSError."""
+    """Create the lock files that do not exist, for every user. Raises ResourcesUnavailable, OSError."""
     missing = [path for path in paths if not os.path.lexists(path)]
     for path in missing:
         directory = os.path.dirname(path) or "."
         os.makedirs(directory, exist_ok=True)
         if not own and blocks_other_users(os.stat(directory), os.geteuid()):
             quoted = " ".join(map(shlex.quote, missing))
-            raise LockError(
+            raise ResourcesUnavailable(
                 "the lock file %s is missing, and root's containers could not open one that this user creates; "
                 "run once as root: touch %s && chmod 666 %s" % (path, quoted, quoted)
             )

@@ -1,17 +1,32 @@
-"""nvidia-smi: all queries, pure parsers of the answers, and which GPUs are in use; and Xids, what the driver wrote of
-GPU faults into the kernel's log.
+"""nvidia-smi: all queries, pure parsers of the answers, and which GPUs are in use; samples of a run's GPUs, in gpu.csv;
+and Xids, what the driver wrote of GPU faults into the kernel's log.
+
+The GPUs of a run are sampled every two seconds while its job runs. Whatever fails there, the run does not notice. In
+the first hour a row of gpu.csv stands for one sample; after N half hours for N seconds, with the peaks of these: 24
+hours of 8 GPUs are some 10 MB.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import re
+import shutil
+import threading
+import time
+from contextlib import suppress
+from dataclasses import fields, replace
 from datetime import datetime
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..processes import run_program
+from .. import codec, processes
+from ..files import content_of
+from ..processes import ask, run_program
 from ..quick_dataclass import dataclass
-from ..records import GpuSample, QueryAnswer
+from ..records import GpuProcessSample, GpuSample, Plan, ProcessOwner, QueryAnswer
+from ..run_directory import RunDir
 
 TIMEOUT = 20.0  # seconds; a cold driver needs several
 _CSV = "--format=csv,noheader,nounits"
@@ -90,11 +105,14 @@ def query_gpus() -> GpuSnapshot:
     return GpuSnapshot(gpus, tuple(parse_apps(answer.out)))
 
 
+def _rows(text: str, most: int = -1) -> List[List[str]]:
+    return [[cell.strip() for cell in line.split(",", most)] for line in text.splitlines()]
+
+
 def parse_gpus(text: str) -> List[Gpu]:
     """The output of QUERY_GPUS. Lines that describe no GPU (an error about one that fell off the bus) are skipped."""
     gpus = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
+    for cells in _rows(text):
         if len(cells) >= 6 and cells[0].isdecimal():
             index, uuid, *name, driver, used, total = cells  # a product's name may contain a comma
             gpus.append(Gpu(int(index), uuid, ", ".join(name), driver, _number(used), _number(total)))
@@ -103,14 +121,14 @@ def parse_gpus(text: str) -> List[Gpu]:
 
 def parse_apps(text: str) -> List[GpuProcess]:
     """The output of QUERY_APPS. Sentences such as `No running processes found` are skipped."""
-    rows = [[cell.strip() for cell in line.split(",", 3)] for line in text.splitlines()]  # a command may have commas
+    rows = _rows(text, 3)  # a command may have commas
     return [GpuProcess(row[0], int(row[1]), _number(row[2]), row[3]) for row in rows if row[3:] and row[1].isdecimal()]
 
 
 def parse_samples(text: str, at: float) -> List[Tuple[GpuSample, str]]:
     """The output of QUERY_SAMPLES, each with its GPU's PCI address. Lines that describe no GPU are skipped."""
     samples = []
-    for cells in ([cell.strip() for cell in line.split(",")] for line in text.splitlines()):
+    for cells in _rows(text):
         if len(cells) == len(_SAMPLED) and cells[0].isdecimal():
             values = dict(zip(_SAMPLED, cells))  # noqa: B905  # Python 3.8
             uuid, bus, reasons = values.pop("uuid"), values.pop("bus"), slowdowns(values.pop("slowed"))
@@ -156,6 +174,159 @@ def _number(text: str) -> Any:
     return float(text) if re.match(r"\d{1,12}\.\d{1,9}\Z", text) else None
 
 
+# -- samples -----------------------------------------------------------------------------------------------------------
+
+END_SECONDS = 5.0  # the end of a run waits so long for a query that is running, and for the kernel's log
+LISTED_SECONDS = 5.0  # for which nvidia-smi may list a process that ended
+FREED_SECONDS = 1.0  # after which the memory of a process that ended is free
+THINNED_SECONDS = 1800.0  # after each of these, rows stand for a second more
+COLUMNS = [field.name for field in fields(GpuSample)]
+_TEXTS = ("uuid", "problem")  # the other cells are JSON
+_Names = Callable[[], Sequence[str]]
+_MAX_XIDS = 500  # a GPU that breaks down writes them without end
+
+
+class GpuSampler:
+    """`own_gpus` are the UUIDs of the run's GPUs, none as long as they are not known; `containers` the ids of its
+    containers. Samples are written into `own`, see run_directory.opened."""
+
+    def __init__(self, paths: RunDir, own: RunDir, plan: Plan, own_gpus: _Names, containers: _Names) -> None:
+        self._run_dir, self._path, self._plan = paths.path, own.gpu_samples, plan
+        self._own_gpus, self._containers = own_gpus, containers
+        self._began = time.time()
+        self.found: List[Gpu] = []  # all of the host's, as far as it is known
+        self._buses: Dict[str, Tuple[int, str]] = {}
+        self._waiting: Dict[str, GpuSample] = {}  # by UUID: what the next row of this GPU stands for so far
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="gpu.csv")
+
+    def start(self) -> None:
+        """Does nothing for a run without GPUs, or on a host without nvidia-smi."""
+        if self._plan.gpus and not self._plan.is_simulated and shutil.which("nvidia-smi"):
+            self._began = time.time()  # what was before, while the run waited, is not its own
+            self._thread.start()
+
+    def close(self) -> None:
+        """The job is over: the last line is whether the kernel's log was read."""
+        self._stopped.set()
+        if not self._thread.ident:
+            return
+        self._thread.join(END_SECONDS)
+        since = [*XID_QUERIES[JOURNAL], "--since", "@%d" % self._began]
+        answers = ask({**XID_QUERIES, JOURNAL: since}, END_SECONDS)
+        ring, journal = answers[DMESG], answers[JOURNAL]
+        self._write(*self._waiting.values())
+        for xid in (parse_xids(journal.out) or parse_xids(ring.out))[-_MAX_XIDS:]:
+            if xid.bus in self._buses and xid.at is not None and xid.at >= self._began - 1:
+                gpu, uuid = self._buses[xid.bus]
+                self._write(GpuSample(t=xid.at, gpu=gpu, uuid=uuid, xid=xid.number))
+        was_read = is_kernel_log_readable(ring, journal)
+        self._write(GpuSample(t=round(time.time(), 2), ended=True, kernel_log=was_read))
+
+    def _run(self) -> None:
+        """Until the end of the job, or until nvidia-smi fails: another one may hang in the driver for ever."""
+        problem = ""
+        self.found = parse_gpus(run_program(QUERY_GPUS, TIMEOUT).out)
+        while not (problem or self._stopped.is_set()):
+            at = round(time.time(), 2)
+            answer = run_program(QUERY_SAMPLES, TIMEOUT)
+            apps = parse_apps(run_program(QUERY_APPS, TIMEOUT).out)
+            own, containers = self._own_gpus(), self._containers() if apps else ()
+            listed = [self._process(app, containers) for app in apps]
+            for sample, bus in parse_samples(answer.out, at):
+                self._buses[bus] = sample.gpu or 0, sample.uuid
+                on_gpu = tuple(process for uuid, process in listed if uuid == sample.uuid)
+                if not own or sample.uuid in own:
+                    self.add(replace(sample, processes=on_gpu))
+            problem = "" if answer.code == 0 else "nvidia-smi failed: %s" % answer.last_line[:200]
+            self._stopped.wait(SAMPLE_SECONDS)
+        if problem:
+            self._write(GpuSample(t=round(time.time(), 2), problem=problem))
+
+    def _process(self, app: GpuProcess, containers: Sequence[str]) -> Tuple[str, GpuProcessSample]:
+        """A process on a GPU, with the GPU's UUID. Those of a MIG device are listed under that, or `MIG-` and that."""
+        is_shown = app.name[:1] != "["  # else its pid is of another namespace
+        owner = process_owner(self._run_dir, self._plan, containers, app.pid) if is_shown else "unknown"
+        process = GpuProcessSample(app.pid, app.used, owner, os.path.basename(app.name)[:60])
+        return re.sub(r"^MIG-(GPU-[^/]*).*", r"\1", app.gpu_uuid), process
+
+    def add(self, sample: GpuSample) -> None:
+        before = self._waiting.pop(sample.uuid, None)
+        row = sample if before is None else merged([before, sample])
+        if row.seconds >= (sample.t - self._began) // THINNED_SECONDS:
+            self._write(row)
+        else:
+            self._waiting[sample.uuid] = row
+
+    def _write(self, *rows: GpuSample) -> None:
+        """If the disk is full, samples are lost."""
+        with suppress(OSError), open(self._path, "ab") as out:
+            out.write(rows_of(rows, header=not out.tell()))
+
+
+def process_owner(run_dir: str, plan: Plan, containers: Sequence[str], pid: int) -> ProcessOwner:
+    """Whose a process on a GPU is. Only what the kernel shows counts."""
+    process, agent = processes.stat(pid), processes.stat(os.getpid())
+    if process is None or agent is None:
+        return "unknown"  # of another PID namespace, or gone
+    cgroups = content_of("/proc/%d/cgroup" % pid).decode("utf-8", "replace")
+    has_mark = processes.mark(run_dir) in processes.environ(pid)
+    if has_mark or processes.is_below(pid, os.getpid()) or any(id in cgroups for id in containers):
+        return "run"
+    # A container that was kept has processes from before this run; one of another's may be from afterwards.
+    return "other" if plan.retry is None and int(process.start) < int(agent.start) else "unknown"
+
+
+# -- gpu.csv -----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(samples: Iterable[GpuSample], header: bool = False) -> bytes:
+    """An empty cell has its default, which is mostly "not known"."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    if header:
+        writer.writeheader()
+    for sample in samples:
+        cells = codec.encode(sample, versioned=False, compact=True).items()
+        writer.writerow({name: cell if name in _TEXTS else json.dumps(cell) for name, cell in cells})
+    return out.getvalue().encode("utf-8", "backslashreplace")
+
+
+def read_gpu_samples(text: str) -> List[GpuSample]:
+    """The rows of gpu.csv, without those that cannot be decoded: half written, or written by a job."""
+    samples = []
+    with suppress(csv.Error):
+        for row in csv.DictReader(io.StringIO(text.replace("\0", ""), newline="")):
+            with suppress(codec.RecordError):
+                known = [(name, row[name]) for name in COLUMNS if row.get(name)]
+                cells = {name: cell if name in _TEXTS else codec.parse(cell, where=name) for name, cell in known}
+                samples.append(codec.decode(GpuSample, cells, where="a row"))
+    return samples
+
+
+def merged(samples: Sequence[GpuSample]) -> GpuSample:
+    """One row for several of one GPU, in order of time."""
+
+    def most(name: str, choose: Callable[..., Any] = max) -> Any:
+        return choose((value for value in (getattr(one, name) for one in samples) if value is not None), default=None)
+
+    uses = [(sample.utilization, sample.seconds) for sample in samples if sample.utilization is not None]
+    weight = sum(seconds for _, seconds in uses)
+    by_memory = sorted((one for sample in samples for one in sample.processes), key=lambda one: one.memory or 0)
+    reasons = dict.fromkeys(reason for one in samples for reason in one.slowed)
+    return replace(
+        samples[0],
+        seconds=round(samples[-1].t - samples[0].t + samples[-1].seconds, 2),
+        utilization=round(sum(use * seconds for use, seconds in uses) / weight, 1) if weight else None,
+        sm_mhz=most("sm_mhz", min),
+        slowed={reason: sum(one.slowed.get(reason, 0.0) for one in samples) for reason in reasons},
+        processes=tuple({process.pid: process for process in by_memory}.values()),
+        **{name: most(name) for name in ("used", "total", "watts", "celsius", "corrected", "uncorrected")},
+    )
+
+
+# -- Xids --------------------------------------------------------------------------------------------------------------
+
 DMESG, JOURNAL = "dmesg", "journal"
 # The ring buffer forgets, the journal keeps the whole boot; a user may be allowed to read only one of them.
 XID_QUERIES: Dict[str, Sequence[str]] = {
@@ -176,9 +347,6 @@ _LINE = re.compile(
     r"(?:(?P<when>\d{4}-\d\d-\d\dT[\d:]{8})(?:[.,]\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
     r".*NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<number>\d+)"
 )
-
-
-# -- Xids --------------------------------------------------------------------------------------------------------------
 
 
 class Xid(NamedTuple):

@@ -13,7 +13,6 @@ import json
 import os
 import pickle
 import pkgutil
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -68,20 +67,15 @@ def collect(run_dir: str, reason: str, request: str) -> HangFacts:
 
 
 def look(python: List[str], pids: Optional[List[int]], env: Optional[Mapping[str, str]] = None) -> HangFacts:
-    """What the inspector sees where `python` runs. It stays in our session: another would be the job's."""
+    """What the inspector sees where `python` runs."""
     argv = [*python, "-I", "-S", "-c", (pkgutil.get_data(__name__, "inspector.py") or b"").decode()]
+    answer = processes.run_program(argv, SECONDS, env, stdin=json.dumps(pids).encode(), most=MAX_OUTPUT)
     try:
-        done = subprocess.run(
-            argv, env=env, cwd="/", input=json.dumps(pids).encode(), capture_output=True, timeout=SECONDS
-        )
-        if done.returncode == 0 and len(done.stdout) <= MAX_OUTPUT:
-            return from_json(HangFacts, done.stdout.decode("utf-8", "replace"), where="inspector")
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % done.returncode]
-        return HangFacts(could_not=(lines[-1][:300],))
-    except subprocess.TimeoutExpired:
-        return HangFacts(could_not=("no answer from %s within %.0f s" % (python[0], SECONDS),))
-    except (OSError, RecordError) as error:
+        if answer.code == 0:
+            return from_json(HangFacts, answer.out, where="inspector")
+    except RecordError as error:
         return HangFacts(could_not=(str(error)[:300],))
+    return HangFacts(could_not=(answer.last_line[:300],))
 
 
 def completed(seen: Mapping[str, HangFacts], probed: Sequence[ProcessEvidence]) -> Iterator[ProcessFacts]:

@@ -114,9 +114,7 @@ class HangWatcher:
     def poll(self, silent: float, left: float) -> None:
         """With each heartbeat: end a look that takes too long, begin one that is due. The log is silent for `silent`
         seconds, `left` are those until the timeout. A silence is looked at again after twice and four times as long."""
-        if self._process and self._process.poll() is not None:
-            self._end("")
-        elif time.monotonic() > self._began + MAX_SECONDS:
+        if self._process and (self._process.poll() is not None or time.monotonic() > self._began + MAX_SECONDS):
             self._end("no end within %.0f s" % MAX_SECONDS)
         if silent < self._silence:
             self._looks_at_silence = 0
@@ -139,24 +137,18 @@ class HangWatcher:
 
     def _look(self, reason: Reason, request: str = "") -> None:
         argv = [sys.executable, "-I", "-S", self._paths.agent, "hang", self._paths.path, reason, request]
-        null, pipe = subprocess.DEVNULL, subprocess.PIPE
+        null = subprocess.DEVNULL
         try:
-            self._process = processes.start(argv, None, "/", stdin=null, stdout=null, stderr=pipe)
+            self._process = processes.start(argv, None, "/", stdin=null, stdout=null, stderr=null)
             self._began = time.monotonic()
         except OSError as error:
             self._log("could not begin: %s" % error.strerror)
 
     def _end(self, why: str) -> None:
-        """End the look, and log `why`, or its own complaint."""
+        """Forget the look; end it if it has not ended by itself. A failure of its own is logged by itself."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        with processes.ended(process):
-            if why:
-                processes.end_program(process)
-            else:
-                why = process.communicate()[1].decode("utf-8", "replace").strip()[-2000:]
-        if why:
+        if process is not None and process.poll() is None:
+            processes.end_program(process)
             self._log("failed: %s" % why)
 
     def _log(self, what: str) -> None:

@@ -43,7 +43,7 @@ class BadRequest(Exception):
 
 
 # What their messages say is for a person.
-_EXPECTED = (BadRequest, StoreError, cancel_run.CancelError, look.NoLook, NotKept, OSError)
+_EXPECTED = (BadRequest, StoreError, slurm.CancelError, look.NoLook, NotKept, OSError)
 
 
 def respond(session: Session, request: Request) -> None:
@@ -238,7 +238,6 @@ class Session:
 
 
 def _remove(run: str) -> List[str]:
-    slurm.end_before_removal(run)
     left = cancel_run.remove_run(run)
     if not left:
         forget(RunDir(run).workspace)

@@ -15,14 +15,15 @@ from dataclasses import replace
 from typing import Dict, List, Mapping, Optional
 
 from .. import processes, run_directory, supervisor
+from ..gpus.locks import ResourcesUnavailable
 from ..records import Plan, SlurmAllocation, SlurmJob, SlurmStart
-from ..run_directory import RunLog, secret_values
+from ..run_directory import VISIBLE_GPUS, RunLog, secret_values
 from ..trees.git import StoreError
 from ..trees.workspace import TreeStore
 from . import jobs
 from .jobs import batch_exit_code
 
-_VISIBLE, _NODE_GPUS = "CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"
+_NODE_GPUS = "SLURM_JOB_GPUS"
 # What the programs need that start a container.
 _RUNTIME_PREFIXES = {"pyxis": ("SLURM", "ENROOT_", "PYXIS_"), "apptainer": ("APPTAINER_", "SINGULARITY_")}
 # A lock script of the checkout would take the lowest GPUs of the node without a locked file, even another job's: its
@@ -40,10 +41,6 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[:count])
 print("[gpu_lock_exec] Acquired GPUs: " + os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
 os.execvp(sys.argv[dashes], sys.argv[dashes:])
 '''
-
-
-class CannotStart(Exception):
-    """The run cannot start here; the message says why."""
 
 
 def batch(run_dir: str) -> int:
@@ -64,7 +61,7 @@ def batch(run_dir: str) -> int:
         passed = job_variables(plan, os.environ)
         if plan.gpu_locks is not None and plan.gpu_locks.script and plan.workspace:
             replace_lock_script(os.path.join(plan.workspace, plan.gpu_locks.script), gpus(passed))
-    except (CannotStart, StoreError, OSError) as error:
+    except (ResourcesUnavailable, StoreError, OSError) as error:
         problem = str(error)
     signal.pthread_sigmask(signal.SIG_BLOCK, processes.BLOCKED_AT_START)
     with processes.SignalPipe() as wake:
@@ -124,22 +121,22 @@ def _start_over(paths: run_directory.RunDir, job: Optional[SlurmJob], plan: Plan
 
 def job_variables(plan: Plan, environ: Mapping[str, str]) -> Dict[str, str]:
     """The variables of the batch script that its job gets on top of those of any job: as many GPUs as it needs; all of
-    Slurm's where these start its container. Raises CannotStart."""
+    Slurm's where these start its container. Raises ResourcesUnavailable."""
     prefixes = _RUNTIME_PREFIXES.get(plan.container_runtime or "", ())
-    names = ("SLURM_JOB_ID", _NODE_GPUS, _VISIBLE)
+    names = ("SLURM_JOB_ID", _NODE_GPUS, VISIBLE_GPUS)
     passed = {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
     count = plan.gpu_locks.count if plan.gpu_locks is not None else 0
     allocated = [gpu for gpu in gpus(passed) if gpu != "NoDevFiles"]
     if len(allocated) < count:
         message = "Slurm allocated %d GPUs to the job (CUDA_VISIBLE_DEVICES=%s), the row needs %d"
-        raise CannotStart(message % (len(allocated), passed.get(_VISIBLE, ""), count))
-    given = {name: passed[name].split(",")[:count] for name in (_VISIBLE, _NODE_GPUS) if count and name in passed}
+        raise ResourcesUnavailable(message % (len(allocated), passed.get(VISIBLE_GPUS, ""), count))
+    given = {name: passed[name].split(",")[:count] for name in (VISIBLE_GPUS, _NODE_GPUS) if count and name in passed}
     return {**passed, **{name: ",".join(few) for name, few in given.items()}}
 
 
 def gpus(passed: Mapping[str, str]) -> List[str]:
     """The job's GPUs as it sees them, and as nvidia-smi numbers them there."""
-    return [gpu for gpu in passed.get(_VISIBLE, "").split(",") if gpu]
+    return [gpu for gpu in passed.get(VISIBLE_GPUS, "").split(",") if gpu]
 
 
 def replace_lock_script(path: str, allocated: List[str]) -> None:

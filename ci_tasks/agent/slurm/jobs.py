@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import run_directory as rd
 from ..artifacts import mask_run
@@ -25,7 +25,6 @@ from ..codec import masked_record
 from ..files import LockTimeout, file_lock, pieces_of
 from ..probe.evidence import collect_left_evidence
 from ..processes import run_program
-from ..quick_dataclass import dataclass
 from ..records import End, QueryAnswer, Secrets, SlurmAllocation, SlurmJob, Status
 from ..run_directory import RunDir, RunLog, log_traceback, read_record, read_status, write_record
 
@@ -65,12 +64,11 @@ Submission = Tuple[str, str, bool]  # the job's id, or "", why it has none, and 
 Outcome = Tuple[Optional[End], str, Optional[int]]  # how a run ended (None: it is lost), why, and its exit code
 
 
-class ScancelError(Exception):
-    """Slurm does not end the job; the message says why."""
+class CancelError(Exception):
+    """A run that cannot be cancelled from here; the message says why."""
 
 
-@dataclass(frozen=True)
-class SlurmJobState:
+class SlurmJobState(NamedTuple):
     """`state` is Slurm's name for it; `start` when it started or is expected to; `node` where it is; `exit_code` that
     of an ended job, as a shell gives it."""
 
@@ -96,6 +94,9 @@ class SlurmJobState:
         if self.state == "PENDING" and self.start:
             place = ", expected to start at %s" % self.start.replace("T", " ")
         return "Slurm: %s%s%s" % (self.state, " (%s)" % self.reason if self.reason else "", place)
+
+
+_UNKNOWN_JOB = SlurmJobState(UNKNOWN)
 
 
 def read(run_dir: str) -> Optional[SlurmJob]:
@@ -159,7 +160,7 @@ def submit(run_dir: str, again: bool, run: RunProgram = run_program, seconds: fl
         return
     except Exception as bug:  # whatever it is, the run's status must say so
         log_traceback(run_dir, "sbatch", bug)
-        with suppress(OSError, LockTimeout):  # the run was removed
+        with suppress(OSError):  # the run was removed
             _reject(run_dir, str(bug) if isinstance(bug, OSError) else repr(bug))
 
 
@@ -274,94 +275,63 @@ class SlurmSession:
 
     def refresh(self, now: float) -> None:
         """Ask for the jobs that are not over. What a query does not answer stays as it was."""
-        known, unknown = list(self._known.items()), SlurmJobState(UNKNOWN)
-        jobs = [job for job, (state, _) in known if state in (None, unknown) or not state.is_over]
+        known = list(self._known.items())
+        jobs = [job for job, (state, _) in known if state in (None, _UNKNOWN_JOB) or not state.is_over]
         found, self.problem = query(jobs, self._run)
         for job in jobs if not self.problem else ():
             before, since = self._known[job]
-            state = found.get(job, unknown)
+            state = found.get(job, _UNKNOWN_JOB)
             self._known[job] = (state, since if state == before else now)
 
     def join(self, run_dir: str, status: Status) -> Tuple[Status, bool]:
         """(status of the run, whether it is final), given the status that the agent wrote."""
-        if run_dir in self._final:
-            return self._final[run_dir], True
         job = read(run_dir)
-        if job is None or not job.id:
-            return status, status.concluded  # its submission writes the status
+        if run_dir in self._final or job is None or not job.id:  # its submission writes the status
+            return self._final.get(run_dir, status), run_dir in self._final or status.concluded
         status = replace(status, slurm=status.slurm or SlurmAllocation(job.id))
         state, seconds = self.state(job.id)
-        if state == SlurmJobState(UNKNOWN) and seconds < UNKNOWN_AFTER and not status.has_ended:
+        if state == _UNKNOWN_JOB and seconds < UNKNOWN_AFTER and not status.has_ended:
             state = None
-        if state is None and self.problem:
-            return _waiting(status, "Slurm does not answer: %s" % self.problem), False
-        if state is None or not state.is_over:
-            return _with_state(status, state), False
-        if state.node and not status.has_ended and seconds < _CACHE_SECONDS:
-            return _waiting(status, state.description), False
-        with suppress(OSError, LockTimeout):
+        if state is None or not state.is_over or (state.node and not status.has_ended and seconds < _CACHE_SECONDS):
+            return _unfinished(status, state, self.problem), False
+        with suppress(OSError):
             self._final[run_dir] = record_end(run_dir, state)
         return self._final.get(run_dir, status), run_dir in self._final
 
 
-def _with_state(status: Status, state: Optional[SlurmJobState]) -> Status:
-    """An agent's end does not count while Slurm says that the job goes on: it was interrupted, and may run again."""
-    is_on_node = state is None or state.is_on_node
-    if is_on_node and status.has_ended:  # Slurm has yet to say how the job ended
-        return replace(_waiting(status, ""), phase="collecting", waiting=())
-    if is_on_node and status.has_agent and (state is None or state.state != "SUSPENDED"):
-        return status
-    return _waiting(status, state.description if state is not None else "Slurm: submitted")
-
-
-def _waiting(status: Status, reason: str) -> Status:
-    """The status as that of a run which has not ended."""
-    status = replace(status, state="running", phase="waiting", waiting=(reason,))
+def _unfinished(before: Status, state: Optional[SlurmJobState], problem: str) -> Status:
+    """The status of a run that Slurm may go on with. An agent's end does not count: it may have been interrupted, and
+    run again."""
+    reason = "Slurm does not answer: %s" % problem if problem else "Slurm: submitted"
+    is_on_node = state.is_on_node if state is not None else not problem  # as far as is known
+    if is_on_node and before.has_agent and not before.has_ended and (state is None or state.state != "SUSPENDED"):
+        return before
+    status = replace(before, state="running", phase="waiting", waiting=(state.description if state else reason,))
+    if is_on_node and before.has_ended:  # Slurm has yet to say how the job ended
+        status = replace(status, phase="collecting", waiting=())
     return replace(status, end=None, exit_code=None, ended_at=None, log_sha256=None)
 
 
 # -- scancel ---------------------------------------------------------------------------------------------------------
 
 
-def cancel(run_dir: str, job: SlurmJob) -> None:
-    """Ask the agent, which is the batch script, to end its job in order; a job without one is ended at once. Raises
-    ScancelError."""
+def cancel(run_dir: str, job: SlurmJob, kill: bool) -> None:
+    """Ask the agent, which is the batch script, to end its job in order. A job without one, or with `kill`, is ended at
+    once; one that was not submitted yet never is. Raises CancelError, OSError."""
     is_over = read_status(RunDir(run_dir)).concluded  # the job can write that too, so it is ended all the same
-    state = query([job.id])[0].get(job.id) if job.id and not is_over else None
-    if state is not None and state.is_on_node:
-        _scancel("--batch", "--signal=TERM", job.id)
-    else:
-        kill(run_dir, job)
-
-
-def kill(run_dir: str, job: SlurmJob) -> None:
-    """End the job at once; one that was not submitted yet never is. Raises ScancelError."""
+    state = query([job.id])[0].get(job.id) if job.id and not (kill or is_over) else None
     if not job.id:
-        try:
-            record_end(run_dir, ("cancelled", NEVER_SUBMITTED, None))
-        except LockTimeout:
-            raise ScancelError("its status is being written for too long") from None
-    job = read(run_dir) or job
+        record_end(run_dir, ("cancelled", NEVER_SUBMITTED, None))
+        job = read(run_dir) or job
     if job.id:
-        _scancel(job.id)
-
-
-def end_before_removal(run_dir: str, seconds: float = 60.0) -> None:
-    """Returns when the run's job is over, as far as Slurm can say in that time, so that the run can be removed."""
-    job = read(run_dir)
-    if job is not None and not read_status(RunDir(run_dir)).concluded:
-        with suppress(ScancelError):
-            kill(run_dir, job)
-            until = time.monotonic() + seconds
-            while job.id and time.monotonic() < until and any(may_run([job.id]).values()):
-                time.sleep(0.5)
+        _scancel(*(("--batch", "--signal=TERM") if state and state.is_on_node else ()), job.id)
 
 
 def _scancel(*words: str) -> None:
     answer = run_program(["scancel", *words], TIMEOUT)
     # A job that has ended this moment is as good.
     if answer.code != 0 and "Invalid job id" not in answer.err and "already completing" not in answer.err:
-        raise ScancelError(answer.last_line)
+        raise CancelError("Slurm did not cancel it: %s" % answer.last_line)
 
 
 # -- the end: the run has no processes any more, as Slurm says, or Slurm never had the job ----------------------------

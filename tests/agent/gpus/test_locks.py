@@ -23,7 +23,7 @@ import pytest
 from ci_tasks.agent import processes
 from ci_tasks.agent.codec import RecordError, decode
 from ci_tasks.agent.gpus import locks, nvidia_smi
-from ci_tasks.agent.gpus.locks import LockError, ResourcesUnavailable, RunResources, visible_gpus
+from ci_tasks.agent.gpus.locks import ResourcesUnavailable, RunResources
 from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess, GpuSnapshot
 from ci_tasks.agent.records import AGENT, JOB, GpuRequest, Plan
 
@@ -331,13 +331,6 @@ def test_named_locks_are_taken_in_order_and_none_past_one_that_is_held(gpu_host:
     assert not locks.is_held(str(gpu_host.path / "link")), "what cannot be opened is no reason to end a run that waits"
 
 
-def test_the_agents_choice_is_read_from_the_jobs_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(locks.ENV_GPU_IDS, raising=False)
-    assert visible_gpus() == {}
-    monkeypatch.setenv(locks.ENV_GPU_IDS, "2,3")
-    assert visible_gpus() == {"CUDA_VISIBLE_DEVICES": "2,3"}
-
-
 def test_what_is_null_or_absent_in_the_plan_is_as_in_ci() -> None:
     value = {"count": 4, "by": "job", "simulated": None, "of_a_later_version": 1}
     request = decode(GpuRequest, value, where="plan.json")
@@ -389,14 +382,14 @@ def test_what_is_no_file_is_refused_and_one_that_may_not_be_read_names_the_next_
     (tmp_path / "dir").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name in ("fifo", "dir", "link"):
-        with pytest.raises(LockError, match=name):
+        with pytest.raises(ResourcesUnavailable, match=name):
             locks.try_lock(str(tmp_path / name))
     assert not (tmp_path / "elsewhere").exists()
     (tmp_path / "gpu 0").touch()
     monkeypatch.setattr(os, "open", lambda path, *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
     path = str(tmp_path / "gpu 0")
     said = f"lock file {path}: Permission denied; run once as root: chmod 666 {shlex.quote(path)}"
-    with pytest.raises(LockError, match=f"^{re.escape(said)}$"):
+    with pytest.raises(ResourcesUnavailable, match=f"^{re.escape(said)}$"):
         locks.try_lock(path)
 
 
@@ -420,7 +413,9 @@ def test_missing_files_that_only_root_may_make_are_named_with_the_next_step(
     monkeypatch.setattr(locks, "blocks_other_users", lambda *_: True)
     paths = [str(tmp_path / name) for name in ("a b", "c")]
     quoted = shlex.join(paths)
-    with pytest.raises(LockError, match=re.escape(f"run once as root: touch {quoted} && chmod 666 {quoted}")):
+    with pytest.raises(
+        ResourcesUnavailable, match=re.escape(f"run once as root: touch {quoted} && chmod 666 {quoted}")
+    ):
         locks.create_missing(paths)
     assert not list(tmp_path.iterdir())
     Path(paths[0]).touch()

@@ -18,8 +18,8 @@ import pytest
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.containers.docker_argv import ContainerRules
-from ci_tasks.agent.gpus import nvidia_smi, samples
-from ci_tasks.agent.gpus.samples import GpuSampler, merged, process_owner, read_gpu_samples, rows_of
+from ci_tasks.agent.gpus import nvidia_smi
+from ci_tasks.agent.gpus.nvidia_smi import GpuSampler, merged, process_owner, read_gpu_samples, rows_of
 from ci_tasks.agent.records import GpuProcessSample, GpuSample, Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir
 
@@ -124,8 +124,8 @@ def test_what_happened_to_the_gpus_while_the_run_waited_is_not_its_own(
 
     monkeypatch.setattr(time, "time", lambda: now[0])
     monkeypatch.setattr(shutil, "which", str)
-    monkeypatch.setattr(samples, "run_program", lambda *_: QueryAnswer(1))
-    monkeypatch.setattr(samples, "ask", ask)
+    monkeypatch.setattr(nvidia_smi, "run_program", lambda *_: QueryAnswer(1))
+    monkeypatch.setattr(nvidia_smi, "ask", ask)
     run = RunDir(str(tmp_path))
     sampler = GpuSampler(run, run, Plan(gpus=1), list, list)
     now[0] = 200.0
@@ -148,7 +148,7 @@ def test_with_a_daemon_the_cgroup_tells_whose_a_process_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroups: str, owner: str
 ) -> None:
     monkeypatch.setattr(processes, "stat", lambda pid: processes.Stat("S", 0, 0, 0, "100"))
-    monkeypatch.setattr(samples, "content_of", lambda path: cgroups.encode())
+    monkeypatch.setattr(nvidia_smi, "content_of", lambda path: cgroups.encode())
     plan = Plan(container=ContainerRules(runtime="docker"))
     assert process_owner(str(tmp_path), plan, [CONTAINER], 1) == owner
 
@@ -166,7 +166,7 @@ def test_merged_lines_have_peaks_the_mean_utilization_and_the_seconds_of_throttl
 
 
 def test_a_long_run_has_a_bounded_file_with_its_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "THINNED_SECONDS", 100.0)
+    monkeypatch.setattr(nvidia_smi, "THINNED_SECONDS", 100.0)
     monkeypatch.setattr("time.time", lambda: 1000.0)
     sampler = GpuSampler(RunDir(str(tmp_path)), RunDir(str(tmp_path)), Plan(), list, list)
     for at in range(2000):

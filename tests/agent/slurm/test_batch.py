@@ -15,6 +15,7 @@ import pytest
 
 from ci_tasks.agent import run_directory
 from ci_tasks.agent.containers.docker_argv import ContainerRules
+from ci_tasks.agent.gpus.locks import ResourcesUnavailable
 from ci_tasks.agent.records import GpuRequest, Plan, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
 from ci_tasks.agent.slurm import batch as batch_job
 from tests.agent.conftest import wait_until
@@ -110,7 +111,7 @@ def test_a_job_has_as_many_of_its_gpus_as_it_needs(given: str, visible: str) -> 
 
 @pytest.mark.parametrize("visible", [None, "", "NoDevFiles", "0,1"])
 def test_a_job_with_too_few_gpus_cannot_start(visible: str | None) -> None:
-    with pytest.raises(batch_job.CannotStart, match="the row needs 4"):
+    with pytest.raises(ResourcesUnavailable, match="the row needs 4"):
         batch_job.job_variables(FOUR, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
 
 
