@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,22 +9,16 @@ from typing import Any
 import pytest
 
 from ci_tasks import registry
-from ci_tasks.agent.records import Checkout
-from ci_tasks.config import Config, read
+from ci_tasks.config import read
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues
-from ci_tasks.records import Attempt, BatchResult, RunRecord, Triage
-from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, open_source
-from ci_tasks.run.progress import batch_result
+from ci_tasks.run.checkout_source import CheckoutSource, open_source
 from ci_tasks.trials.compare import ComparisonResult, compare
 from ci_tasks.trials.options import CompareOptions
 from tests.parts.git import repository
-from tests.trials.given import press, workflow
+from tests.trials.given import Script, press, workflow
 
 CONFIG = read("hosts: {local: {kind: local}}", "hosts.yaml")
-STATUSES = {".": "passed", "x": "failed", "B": "blocked", "C": "cancelled"}
-
-
 Capture = pytest.CaptureFixture[str]
 
 
@@ -37,48 +30,13 @@ def source(tmp_path: Path, home: Path) -> CheckoutSource:
     return open_source(str(path))
 
 
-class Script:
-    """Performs rows as it is written: (side, row) → a letter a run, or a function to call before the row passes.
-    `runs` are the sides and rows that ran, `requests` how."""
-
-    def __init__(self, image: str = "", **letters: str | Sequence[str | Callable[[], None]]) -> None:
-        self.image = image
-        self.letters = {name: list(several) for name, several in letters.items()}
-        self.runs: list[tuple[str, tuple[str, ...]]] = []
-        self.requests: list[RunRequest] = []
-
-    def __call__(
-        self, source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions, **more: Any
-    ) -> BatchResult:
-        side = "base" if source.rev else "yours"
-        self.runs.append((side, request.rows))
-        self.requests.append(request)
-        records = [self._record(side, row, self.letters[f"{side}_{row}"].pop(0)) for row in request.rows]
-        return batch_result("batch", records, {})
-
-    def _record(self, side: str, row: str, letter: str | Callable[[], None]) -> RunRecord:
-        if not isinstance(letter, str):
-            letter()
-            letter = "."
-        return record(STATUSES[letter], self.image, row=row, gpus=(0, 1) if side == "base" else (2, 3))
-
-
-def record(status: str, image: str = "", tree: str = "", row: str = "a", gpus: tuple[int, ...] = ()) -> RunRecord:
-    triage = Triage("x", "failed", 1, "the line", "Error#1", 0.9) if status == "failed" else None
-    attempts = (Attempt("", "local", status, gpu_ids=gpus, image_digest=image),)
-    checkout = Checkout("/c", "c", tree) if tree else None
-    return RunRecord(
-        "", "quick", row, "local", status, "the reason", checkout=checkout, triage=triage, attempts=attempts
-    )
-
-
 def compared(source: CheckoutSource, script: Script, *rows: str, **more: Any) -> ComparisonResult:
     options = {"label": "quick", "only": ",".join(rows or ("a",)), "base": "main", "repo": str(source.path)}
     return compare(CompareOptions(**{**options, "fresh": True, **more}), CONFIG, execute=script)
 
 
 def test_a_regression_takes_three_runs_of_each_side_in_turn(source: CheckoutSource, capsys: Capture) -> None:
-    script = Script(base_a="...", yours_a="xxx")
+    script = Script(base_a="...", a="xxx")
     result = compared(source, script)
     assert (result.verdict, result.exit_code) == ("yours", 1)
     sides = [name for name, _ in script.runs]
@@ -90,42 +48,42 @@ def test_a_regression_takes_three_runs_of_each_side_in_turn(source: CheckoutSour
 
 
 def test_of_several_rows_those_that_fail_are_compared_and_that_failure_is_no_sample(source: CheckoutSource) -> None:
-    script = Script(yours_a="xxxx", base_a="...", yours_b=".")
+    script = Script(a="xxxx", base_a="...", b=".")
     result = compared(source, script, "a", "b")
     assert {row.row: row.verdict for row in result.rows} == {"a": "yours", "b": "passes"}
     assert script.runs[0] == ("yours", ("a", "b"))
-    assert (result.rows[0].yours.runs, script.letters["yours_a"]) == (3, [])
+    assert (result.rows[0].yours.runs, script.letters["a"]) == (3, [])
 
 
 def test_runs_that_said_nothing_are_made_up_for_until_they_outnumber_the_others(source: CheckoutSource) -> None:
-    result = compared(source, Script(base_a=".B..", yours_a="xxx"))
+    result = compared(source, Script(base_a=".B..", a="xxx"))
     assert (result.verdict, result.rows[0].base.inconclusive) == ("yours", {"blocked": 1})
-    result = compared(source, Script(base_a="BBB", yours_a="x"))
+    result = compared(source, Script(base_a="BBB", a="x"))
     assert (result.verdict, result.exit_code) == ("blocked", 125)
 
 
 def test_ctrl_c_ends_it_without_a_word(source: CheckoutSource) -> None:
-    script = Script(base_a=[press], yours_a=[press])
+    script = Script(base_a=[press], a=[press])
     result = compared(source, script)
     assert (result.verdict, result.exit_code, len(script.runs)) == ("cancelled", 130, 1)
 
 
 def test_the_same_command_goes_on_and_one_of_a_single_test_is_another(source: CheckoutSource) -> None:
-    undecided = compared(source, Script(base_a="...", yours_a="x.."), max_runs=6)
+    undecided = compared(source, Script(base_a="...", a="x.."), max_runs=6)
     assert (undecided.verdict, undecided.exit_code) == ("cannot tell", 4)
     assert undecided.rows[0].why == "yours failed in 1 of 3 runs, the base in 0 of 3 runs: neither is shown"
-    again = compared(source, Script(base_a="..", yours_a="xx"), max_runs=4, fresh=False)
+    again = compared(source, Script(base_a="..", a="xx"), max_runs=4, fresh=False)
     assert (again.rows[0].yours.runs, again.rows[0].yours.failed) == (5, 3)
     given = replace(CONFIG, given=GivenValues(tests=("a.py::test_x",)))
     options = CompareOptions(label="quick", only="a", base="main", repo=str(source.path))
-    one_test = compare(options, given, execute=Script(base_a="...", yours_a="xxx"))
+    one_test = compare(options, given, execute=Script(base_a="...", a="xxx"))
     assert (one_test.verdict, one_test.rows[0].yours.runs) == ("yours", 3)
 
 
 def test_cis_history_comes_before_any_run_and_needs_a_repository_on_github(
     source: CheckoutSource, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    script = Script(base_a="...", yours_a="xxx")
+    script = Script(base_a="...", a="xxx")
     with pytest.raises(UsageError, match="--ci needs a checkout whose origin is on GitHub") as caught:
         compared(source, script, ci=True)
     assert "run it without --ci" in caught.value.hint and script.runs == []

@@ -2,61 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci_tasks.agent.records import Deviation
-from ci_tasks.config import Config, read
+from ci_tasks.config import read
 from ci_tasks.errors import Blocked, UnknownName
-from ci_tasks.records import BatchResult, Hang, RunRecord, Triage
-from ci_tasks.report.live import RUNNING, RowProgress
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
-from ci_tasks.run.events import Message
-from ci_tasks.run.progress import batch_result
 from ci_tasks.trials.repeat import repeat
 from ci_tasks.workflow.model import Workflow
-from tests.trials.given import press
+from tests.trials.given import Script, press
 
 CONFIG = read("hosts: {local: {kind: local}}", "hosts.yaml")
 Capture = pytest.CaptureFixture[str]
-STATUSES = {".": "passed", "a": "failed", "b": "failed", "h": "failed", "B": "blocked", "C": "cancelled"}
-
-
-class Script:
-    """Performs a label as it is written: row → a letter a repetition. `asked` is which rows were to run, `fresh`
-    whether with packages of before. A function in place of a letter is called, and then the row passes."""
-
-    def __init__(self, **rows: str | list[str | Callable[[], None]]) -> None:
-        self.rows = {row: list(letters) for row, letters in rows.items()}
-        self.requested_rows: list[list[str]] = []
-        self.fresh: list[bool] = []
-
-    def __call__(
-        self, source: CheckoutSource, config: Config, request: RunRequest, options: ExecutionOptions, **more: Any
-    ) -> BatchResult | None:
-        rows = list(request.rows or self.rows)
-        self.requested_rows.append(rows)
-        self.fresh.append(request.fresh_env)
-        more["view"].write(Message("now", "told"))
-        more["view"].update([RowProgress(row, RUNNING) for row in rows])
-        more["view"].update([RowProgress(row, "passed", 1.0) for row in rows])
-        records = [self._record(row, self.rows[row].pop(0)) for row in rows if row in self.rows]
-        directories = {record.id: f"/runs/{len(self.requested_rows)}/{record.row}" for record in records}
-        return batch_result(f"batch-{len(self.requested_rows)}", records, directories) if records else None
-
-    def _record(self, row: str, letter: str | Callable[[], None]) -> RunRecord:
-        if not isinstance(letter, str):
-            letter()
-            letter = "."
-        failed = STATUSES[letter] == "failed"
-        triage = Triage("x", "failed", 1, f"the line of {letter}", f"Error#{letter}", 0.9) if failed else None
-        known: dict[str, Any] = {"triage": triage, "started_at": "2026-01-01T00:00:00Z"}
-        known["hang"] = Hang("shown", "computes", "rank 2 computes") if letter == "h" else None
-        known["deviations"] = (Deviation("image", "none", "ours", "it is pinned"),)
-        return RunRecord(f"batch.{len(self.requested_rows)}", "", row, None, STATUSES[letter], "the reason", **known)
 
 
 @pytest.fixture
@@ -85,14 +44,14 @@ def rename_the_row() -> None:
 def test_each_repetition_runs_only_the_rows_that_still_need_evidence(source: CheckoutSource) -> None:
     script = Script(steady="." * 6, broken="a" * 5, blocked="BBB")
     assert ended(source, script, 6) == 1
-    everyone, not_blocked = ["steady", "broken", "blocked"], ["steady", "broken"]
-    assert script.requested_rows == [everyone, everyone, everyone, not_blocked, not_blocked, ["steady"]]
+    everyone, not_blocked = ("steady", "broken", "blocked"), ("steady", "broken")
+    assert [rows for _, rows in script.runs] == [everyone] * 3 + [not_blocked] * 2 + [("steady",)]
 
 
 def test_fresh_packages_are_installed_once_for_all_repetitions(source: CheckoutSource) -> None:
     script = Script(steady="...")
     ended(source, script, 3, fresh_env=True)
-    assert script.fresh == [True, False, False]
+    assert [request.fresh_env for request in script.requests] == [True, False, False]
 
 
 # rows → runs asked for, repetitions that ran, exit code, the last line
@@ -113,7 +72,7 @@ def test_it_ends_when_the_answer_is_clear_with_the_rows_statuses_for_its_exit_co
 ) -> None:
     script = Script(**rows)
     assert ended(source, script, runs) == code
-    assert len(script.requested_rows) == count
+    assert len(script.runs) == count
     assert capsys.readouterr().out.splitlines()[-1] == f"ckpt: {last}"
 
 
@@ -140,7 +99,7 @@ def test_until_fail_ends_all_rows_with_the_first_failure(source: CheckoutSource,
 def test_resume_makes_the_runs_that_are_left_and_without_it_all_are_made_again(source: CheckoutSource) -> None:
     assert ended(source, Script(x=[".", ".", press]), 5) == 130
     rest = Script(x="..")
-    assert (ended(source, rest, 5, resume=True), len(rest.requested_rows)) == (0, 2)
+    assert (ended(source, rest, 5, resume=True), len(rest.runs)) == (0, 2)
     assert ended(source, Script(x="....."), 5) == 0
 
 
