@@ -4,13 +4,16 @@ log = render(Job("e2e-test-ckpt (4, test_a.py)", (Step("Execute", script, output
              exit_code=1),), commit="0123…"))
 from_gh(job)            # as `gh run view --log` prints it; failed=True as `--log-failed` does
 without_prefix(job)     # as it is when somebody pasted it
+zipped({"0_a.txt": log})  # the zip of a run
 recovered(log)          # what the reader makes of it
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping
+import io
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +23,8 @@ from ci_tasks.logs.lines import read
 
 CYAN, RESET, BOM = "\x1b[36;1m", "\x1b[0m", "\ufeff"
 BASH = "/usr/bin/bash --noprofile --norc -e -o pipefail {0}"
-TICKS = 10_000_000  # in a second
+STARTED = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
+INPUTS = "  repository: {job.repository}\n  token: ***\n  fetch-depth: 1\n  clean: true"
 
 
 SET_UP = (Path(__file__).parent / "set_up.txt").read_text().rstrip("\n")
@@ -30,19 +34,16 @@ CHECKED_OUT = (Path(__file__).parent / "checked_out.txt").read_text().rstrip("\n
 
 @dataclass(frozen=True)
 class Step:
-    """A step with a script, or with `uses`. It ends well unless it has an exit code, ran into its `timeout` of so many
-    minutes, or was cancelled. `output` is what its program prints, str or bytes."""
+    """It ends well unless it has an exit code, ran into its `timeout` of so many minutes, or was cancelled. `output` is
+    what its program prints, str or bytes."""
 
     name: str
     script: str = ""
-    uses: str = ""
-    inputs: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     output: tuple[str | bytes, ...] = ()
     exit_code: int = 0
     timeout: int = 0
     cancelled: bool = False
-    seconds: int = 1
     shell: str = BASH
 
     @property
@@ -53,7 +54,7 @@ class Step:
 @dataclass(frozen=True)
 class Job:
     """A job of a pull request if `pull_request` is set, else of main. `container` is the job's `container:` image, and
-    `digest` what its pull shows. `started` is in seconds since the epoch."""
+    `digest` what its pull shows."""
 
     name: str
     steps: tuple[Step, ...]
@@ -62,31 +63,23 @@ class Job:
     pull_request: int | None = None
     merge: tuple[str, str] = ("a" * 40, "b" * 40)
     runner_name: str = "gpu-7"
-    runner_version: str = "2.330.0"
     workspace: str = "/home/ci/_work/trainer/trainer"
     container: str = ""
     options: str = ""
     digest: str = ""
     checkout: bool = True
-    started: int = 1_767_323_045
 
     @property
     def ref(self) -> str:
         return f"refs/pull/{self.pull_request}/merge" if self.pull_request else "refs/heads/main"
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line before it gets its prefix. `at` is in ticks since the job began, None where a line goes on in this one."""
-
-    step: str
-    text: bytes
-    at: int | None
+Line = tuple[str, bytes, int]  # the step, the text, and the number of the line; 0 where a line goes on in this one
 
 
 def render(job: Job) -> bytes:
     """The raw job log."""
-    return BOM.encode() + b"".join(_stamp(job, line) + line.text + b"\n" for line in _lines(job))
+    return BOM.encode() + b"".join(_stamp(number) + text + b"\n" for _, text, number in _lines(job))
 
 
 def from_gh(*jobs: Job, failed: bool = False, unknown: bool = False) -> bytes:
@@ -96,18 +89,25 @@ def from_gh(*jobs: Job, failed: bool = False, unknown: bool = False) -> bytes:
     for job in jobs:
         bad = {step.name for step in job.steps if step.failed}
         last = None
-        for line in _lines(job):
-            if failed and line.step not in bad:
-                continue
-            step = "UNKNOWN STEP" if unknown else line.step
-            mark = BOM if line.step != last else ""
-            printed += f"{job.name}\t{step}\t{mark}".encode() + _stamp(job, line) + line.text + b"\n"
-            last = line.step
+        for step, text, number in _lines(job):
+            if not failed or step in bad:
+                mark = BOM if step != last else ""
+                printed += f"{job.name}\t{'UNKNOWN STEP' if unknown else step}\t{mark}".encode()
+                printed += _stamp(number) + text + b"\n"
+                last = step
     return printed
 
 
 def without_prefix(job: Job) -> bytes:
-    return b"".join(line.text + b"\n" for line in _lines(job))
+    return b"".join(text + b"\n" for _, text, _ in _lines(job))
+
+
+def zipped(members: Mapping[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return target.getvalue()
 
 
 def recovered(log: bytes) -> RecoveredJob:
@@ -128,78 +128,58 @@ def pulled(image: str, digest: str) -> tuple[str, ...]:
     )
 
 
-def _stamp(job: Job, line: Line) -> bytes:
-    if line.at is None:
-        return b""
-    whole, ticks = divmod(line.at, TICKS)
-    moment = datetime.datetime.fromtimestamp(job.started + whole, datetime.timezone.utc)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ticks:07d}Z ".encode()
+def _stamp(number: int) -> bytes:
+    """Of each line another."""
+    moment = STARTED + datetime.timedelta(milliseconds=number)
+    return f"{moment:%Y-%m-%dT%H:%M:%S.%f}0Z ".encode() if number else b""
 
 
 def _lines(job: Job) -> Iterator[Line]:
-    at = 0
-    for step, texts, seconds in _spoken(job):
-        for number, text in enumerate(texts):
+    number = 0
+    for step, is_runner, texts in _spoken(job):
+        for text in texts:
             raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-            begun, *rest = raw.split(b"\n") if step.own else [raw]
-            yield Line(step.name, begun, at + (seconds * TICKS if number == len(texts) - 1 else number))
-            yield from (Line(step.name, more, None) for more in rest)
-        at += seconds * TICKS + TICKS // 10
+            first, *rest = raw.split(b"\n") if is_runner else [raw]
+            number += 1
+            yield step, first, number
+            yield from ((step, more, 0) for more in rest)
 
 
-@dataclass(frozen=True)
-class _Speaker:
-    name: str
-    own: bool = True  # the runner, in whose lines a newline may stand
-
-
-def _spoken(job: Job) -> Iterator[tuple[_Speaker, list[str | bytes], int]]:
-    """Who says what, and how long it takes; the first line of each has the time at which it begins."""
-    yield _Speaker("Set up job"), _set_up(job), 0
+def _spoken(job: Job) -> Iterator[tuple[str, bool, Iterable[str | bytes]]]:
+    """In which step, whether it is the runner, in whose lines a newline may stand, and what is said."""
+    yield "Set up job", True, SET_UP.format(job=job).split("\n")
     if job.container:
-        yield _Speaker("Initialize containers"), _containers(job), 0
-    checkout = (Step("CheckoutParser repository", uses="actions/checkout@v4", inputs=_checkout_inputs(job)),)
-    for step in (*(checkout if job.checkout else ()), *job.steps):
-        yield _Speaker(step.name), list(_header(step)), 0
-        git = _checked_out(job) if step.uses.startswith("actions/checkout") else ()
-        output = [*git, *step.output, *_ending(step)]
-        yield _Speaker(step.name, own=False), output, step.seconds
+        yield "Initialize containers", True, _containers(job)
+    name = "CheckoutParser repository"
     if job.checkout:
-        yield _Speaker("Post CheckoutParser repository"), ["Post job cleanup.", "[command]/usr/bin/git version"], 0
-    yield _Speaker("Complete job"), ["Evaluate and set job outputs", "Cleaning up orphan processes"], 0
+        inputs = INPUTS.format(job=job).split("\n")
+        yield name, True, ["##[group]Run actions/checkout@v4", "with:", *inputs, "##[endgroup]"]
+        yield name, False, _checked_out(job)
+    for step in job.steps:
+        yield step.name, True, _header(step)
+        yield step.name, False, [*step.output, *_ending(step)]
+    if job.checkout:
+        yield f"Post {name}", True, ["Post job cleanup.", "[command]/usr/bin/git version"]
+    yield "Complete job", True, ["Evaluate and set job outputs", "Cleaning up orphan processes"]
 
 
-def _set_up(job: Job) -> list[str | bytes]:
-    return list(SET_UP.format(job=job).split("\n"))
-
-
-def _containers(job: Job) -> list[str | bytes]:
+def _containers(job: Job) -> list[str]:
     service, own = "\n".join(pulled("redis:7", "sha256:" + "9" * 64)), pulled(job.container, job.digest)
     text = CONTAINERS.format(job=job, service=service, own="\n".join(own) if job.digest else "")
     return [line for line in text.split("\n") if line]
 
 
-def _checkout_inputs(job: Job) -> dict[str, str]:
-    return {"repository": job.repository, "token": "***", "fetch-depth": "1", "clean": "true"}
-
-
-def _checked_out(job: Job) -> Iterator[str]:
+def _checked_out(job: Job) -> list[str]:
     tracking = job.ref.replace("refs/pull/", "refs/remotes/pull/").replace("refs/heads/", "refs/remotes/origin/")
     subject = f"Merge {job.merge[0]} into {job.merge[1]}" if job.pull_request else "A change"
     short, branch = job.commit[:7], tracking.removeprefix("refs/remotes/")
-    yield from CHECKED_OUT.format(job=job, short=short, tracking=tracking, branch=branch, subject=subject).split("\n")
+    return CHECKED_OUT.format(job=job, short=short, tracking=tracking, branch=branch, subject=subject).split("\n")
 
 
 def _header(step: Step) -> Iterator[str]:
-    if step.uses:
-        yield f"##[group]Run {step.uses}"
-        if step.inputs:
-            yield "with:"
-            yield from (f"  {key}: {value}" for key, value in step.inputs.items() if value)
-    else:
-        yield "##[group]Run " + step.script.lstrip(" \t\r\n").split("\n")[0].split("\r")[0]
-        yield from (f"{CYAN}{line}{RESET}" for line in step.script.rstrip("\n").split("\n"))
-        yield f"shell: {step.shell}"
+    yield "##[group]Run " + step.script.lstrip(" \t\r\n").split("\n")[0].split("\r")[0]
+    yield from (f"{CYAN}{line}{RESET}" for line in step.script.rstrip("\n").split("\n"))
+    yield f"shell: {step.shell}"
     if step.env:
         yield "env:"
         yield from (f"  {key}: {value}" for key, value in step.env.items())

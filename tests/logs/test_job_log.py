@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import re
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,11 +74,7 @@ def milliseconds(raw: bytes) -> bytes:
 
 
 def zipped(*jobs: Any) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for at, one in enumerate(jobs):
-            archive.writestr(f"{at}_{one.name}.txt", github.render(one))
-    return file.getvalue()
+    return github.zipped({f"{at}_{one.name}.txt": github.render(one) for at, one in enumerate(jobs)})
 
 
 FORMS: list[tuple[str, bytes]] = [

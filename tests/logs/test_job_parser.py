@@ -176,6 +176,9 @@ def test_every_form_of_a_log_tells_the_same() -> None:
     named = recovered(github.from_gh(whole))
     assert (named.failed_step, raw.failed_step) == ("Execute", "Run docker run --pull=always --rm \\")
     pasted = recovered(github.without_prefix(whole))
+    began = github.STARTED.timestamp()
+    assert (raw.started, pasted.started, pasted.ended) == (pytest.approx(began, abs=0.01), None, None)
+    assert raw.ended and began < raw.ended < began + 1
     same = ("job_name", "commit", "pull_request", "merge_head", "image", "digest", "exit_code", "packages")
     for field in same:
         assert getattr(raw, field) == getattr(named, field) == getattr(pasted, field)
@@ -319,8 +322,8 @@ def read_every_line(log: bytes) -> object:
 
 
 def told(reader: JobLogReader) -> object:
-    """All but when a part ended, which for all parts but the last is the time of its last line with a word."""
-    return {part: replace(job, ended=None) for part, job in reader.jobs.items()}, reader.failed
+    """All but the times of a part, which may be those of its first and last line with a word."""
+    return {part: replace(job, started=None, ended=None) for part, job in reader.jobs.items()}, reader.failed
 
 
 @settings(max_examples=200)

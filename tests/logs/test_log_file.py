@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import stat
 import struct
 import sys
 import tempfile
-import threading
 import tracemalloc
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
 from ci_tasks.errors import Blocked, UnknownName, UsageError
 from ci_tasks.logs import log_file
 from ci_tasks.logs.log_file import JobLog, open_log
+from tests.logs.github_format import zipped
 
 TEXT = b"2025-11-02T10:00:00.0000000Z ##[group]Run tests\n2025-11-02T10:00:01.0000000Z ##[error]it broke\n"
 LINES = TEXT.splitlines()
@@ -34,34 +33,16 @@ def named(value: object) -> str | None:
 
 
 @pytest.fixture
-def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Piped]:
+def piped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Piped]:
     """Puts bytes on standard input, as a pipe that cannot be read twice."""
     with ExitStack() as held:
 
         def pipe(data: bytes) -> None:
-            out, into = os.pipe()
-            writer = threading.Thread(target=write, args=(into, data))
-            writer.start()
-            held.callback(writer.join)
-            monkeypatch.setattr(sys, "stdin", held.enter_context(open(out)))
+            (tmp_path / "piped").write_bytes(data)
+            cat = held.enter_context(Popen(["cat", tmp_path / "piped"], stdout=PIPE, text=True))
+            monkeypatch.setattr(sys, "stdin", cat.stdout)
 
         yield pipe
-
-
-def write(into: int, data: bytes) -> None:
-    try:
-        with open(into, "wb") as sink:
-            sink.write(data)
-    except BrokenPipeError:
-        pass
-
-
-def zipped(members: dict[str, bytes]) -> bytes:
-    target = io.BytesIO()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return target.getvalue()
 
 
 def read(path: str) -> None:

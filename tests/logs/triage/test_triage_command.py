@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
 import subprocess
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.logs.github_format import zipped
 from tests.parts.commands import run_command
 
 OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
-def zipped(**members: bytes) -> bytes:
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(f"0_{name}.txt", content)
-    return held.getvalue()
-
-
 ANSWERED = [
     ("one line of 100 MB", b"x" * 100_000_000 + b"\n" + OOM + b"\n", 2),
     ("escape sequences", b"\x1b]0;owned\x07\x1b[2J\x1b[31m" + OOM + b"\x1b[0m\n\x1b[9A\n", 1),
-    ("a zip of one job", zipped(ckpt=OOM + b"\n"), 1),
+    ("a zip of one job", zipped({"0_ckpt.txt": OOM + b"\n"}), 1),
     ("NULs within", b"\0\0\0 0 1\n" * 3 + b"fine\n" * 9 + OOM + b"\n", 13),
 ]
 
@@ -42,14 +33,14 @@ def test_a_hostile_log_has_an_answer_and_what_is_none_a_clear_error(
         out, err = capsys.readouterr()
         assert "cuda_oom" in out and f"line {line_no}" in out and not err, name
         assert all(char.isprintable() or char == "\n" for char in out), name
-    (tmp_path / "a.log").write_bytes(zipped(ckpt=OOM * 2000)[:-900])
+    (tmp_path / "a.log").write_bytes(zipped({"0_ckpt.txt": OOM * 2000})[:-900])
     assert run_command("triage", log=str(tmp_path / "a.log")) == 2
     out, err = capsys.readouterr()
     assert (out, "zip" in err) == ("", True)
 
 
 def test_all_failed_jobs_are_listed_alike_ones_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.zip").write_bytes(zipped(a=OOM, b=OOM, c=b"no space left on device"))
+    (tmp_path / "a.zip").write_bytes(zipped({"0_a.txt": OOM, "0_b.txt": OOM, "0_c.txt": b"no space left on device"}))
     assert run_command("triage", log=str(tmp_path / "a.zip"), json=True) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["cause"] == "cuda_oom"
