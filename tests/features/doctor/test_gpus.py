@@ -53,6 +53,8 @@ DRIVER_FAULTS = [
     # What half of it says is not believed: the GPU that fails is the result.
     (QueryAnswer(15, "file:smi-lost.txt"), "Unable to determine the device handle", "fallen off the bus"),
     (QueryAnswer(None, "", "no answer from nvidia-smi within 20 s"), "no answer", "stuck"),
+    (QueryAnswer(3, "", "an odd one"), "an odd one", "run nvidia-smi there and read its output"),
+    (QueryAnswer(None, "", "nvidia-smi: No such file or directory"), "no nvidia-smi", "install NVIDIA's driver"),
 ]
 
 
@@ -61,8 +63,11 @@ def test_every_fault_of_the_driver_has_its_next_step(
     read: Any, data: Any, answer: QueryAnswer, text: str, step: str
 ) -> None:
     recorded = data(answer.out[5:]) if answer.out.startswith("file:") else answer.out
-    [result] = read(gpus(HostSpec("h")), {"gpus": QueryAnswer(answer.code, recorded, answer.err)})
-    assert (result.status, text in result.text, step in result.next_step) == ("fault", True, True), result
+    for said, status in ((8, "fault"), (None, "warning" if answer.is_missing else "fault")):
+        [result] = read(gpus(HostSpec("h", gpus=said)), {"gpus": QueryAnswer(answer.code, recorded, answer.err)})
+        assert (result.status, text in result.text) == (status, True), result
+        assert step in result.next_step or status == "warning"
+        assert result.text.startswith("hosts.yaml says 8 GPUs; ") is (said == 8)
 
 
 def test_each_sick_gpu_is_named_with_what_helps(read: Any, data: Any, answers: dict[str, QueryAnswer]) -> None:

@@ -201,50 +201,35 @@ def checkout(rule: ChangedRule | None, files: dict[str, str], *commands: str) ->
     return replace(whole, changed=[(ChangedJob("cpu-unittest", "run-ci-changed", rule), selected)], commands=commands)
 
 
-def reported(of: CheckoutFiles, *rules: str) -> list[tuple[str, str]]:
-    return [(finding.rule, finding.file) for finding in lint(of) if not rules or finding.rule in rules]
+NEW, DEEP = "tests/test_c.py", "tests/utils/test_c.py"
+STARTS = f"import subprocess\nNUM_GPUS = 4\nCOMMAND = ['torchrun', '{DEEP}']\n{RUNS}"
+CHANGED = "in no job's matrix; run-ci-changed"
+# The rule of the job for changed tests, files, a command of another step; the finding, or "" if it is reached.
+REACHES: dict[str, tuple[ChangedRule | None, dict[str, str], str, str, str]] = {
+    "nothing": (None, {NEW: RUNS}, "", "unreachable", "in no job's matrix"),
+    "the job for changed tests alone": (FAILS, {NEW: f"NUM_GPUS = 1\n{RUNS}"}, "", "unregistered",
+     f"{CHANGED} runs it when it changes, with 1 GPU"),
+    "no pathspec": (FAILS, {DEEP: RUNS}, "", "unreachable", f"{CHANGED} selects only 'tests/test_*.py'"),
+    "a step": (FAILS, {DEEP: RUNS}, f"python {DEEP} --fast", "", ""),
+    "pytest with its directory": (FAILS, {DEEP: RUNS}, "pytest tests/utils", "", ""),
+    "pytest with all tests": (FAILS, {DEEP: RUNS}, "python -m pytest -q ./tests/", "", ""),
+    "a registered test that starts it": (FAILS, {"tests/test_a.py": STARTS, DEEP: RUNS}, "", "", ""),
+}  # fmt: skip
 
 
-def only(of: CheckoutFiles, rule: str) -> LintFinding:
-    (finding,) = (finding for finding in lint(of) if finding.rule == rule)
-    return finding
-
-
-def test_without_a_job_for_changed_tests_nothing_reaches_a_test_that_is_in_no_matrix() -> None:
-    of = checkout(None, {"tests/test_c.py": RUNS})
-    assert reported(of) == [("unreachable", "tests/test_c.py")]
-    assert only(of, "unreachable").message == "in no job's matrix"
-
-
-def test_a_test_that_the_job_for_changed_tests_selects_is_unregistered_and_not_unreachable() -> None:
-    of = checkout(FAILS, {"tests/test_c.py": f"NUM_GPUS = 1\n{RUNS}"})
-    assert reported(of) == [("unregistered", "tests/test_c.py")]
-    expected = "in no job's matrix; run-ci-changed runs it when it changes, with 1 GPU"
-    assert only(of, "unregistered").message == expected
-
-
-def test_a_test_that_no_pathspec_selects_is_unreachable() -> None:
-    of = checkout(FAILS, {"tests/utils/test_c.py": RUNS})
-    assert reported(of) == [("unreachable", "tests/utils/test_c.py")]
-    assert "run-ci-changed selects only 'tests/test_*.py'" in only(of, "unreachable").message
-
-
-@pytest.mark.parametrize(
-    "command", ["python tests/utils/test_c.py --fast", "pytest tests/utils", "python -m pytest -q ./tests/"]
-)
-def test_a_test_that_another_step_runs_is_reached(command: str) -> None:
-    assert reported(checkout(FAILS, {"tests/utils/test_c.py": RUNS}, command)) == []
-
-
-def test_a_test_that_a_registered_test_starts_is_reached() -> None:
-    starts = f"import subprocess\nNUM_GPUS = 4\nCOMMAND = ['torchrun', 'tests/utils/test_c.py']\n{RUNS}"
-    assert reported(checkout(FAILS, {"tests/test_a.py": starts, "tests/utils/test_c.py": RUNS})) == []
+@named(("changed_by", "files", "command", "rule", "message"), REACHES)
+def test_a_test_that_no_matrix_has_is_reached_by(
+    changed_by: ChangedRule | None, files: dict[str, str], command: str, rule: str, message: str
+) -> None:
+    found = lint(checkout(changed_by, files, *([command] if command else [])))
+    assert [(each.rule, each.file, each.message) for each in found] == ([(rule, *files, message)] if rule else [])
 
 
 def test_a_changed_test_that_only_defines_things_runs_nothing() -> None:
-    of = checkout(FAILS, {"tests/test_c.py": "NUM_GPUS = 0\ndef test_x(): ...\n"})
-    assert reported(of, "runs-nothing") == [("runs-nothing", "tests/test_c.py")]
-    assert only(of, "runs-nothing").message.startswith("run-ci-changed runs `python tests/test_c.py` when it changes")
+    of = checkout(FAILS, {NEW: "NUM_GPUS = 0\ndef test_x(): ...\n"})
+    (finding,) = (finding for finding in lint(of) if finding.rule == "runs-nothing")
+    assert finding.file == NEW
+    assert finding.message.startswith("run-ci-changed runs `python tests/test_c.py` when it changes")
 
 
 # What the file is, and what the job for changed tests does with it where it has no line NUM_GPUS = n.

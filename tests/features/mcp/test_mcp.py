@@ -95,12 +95,13 @@ def test_it_reads_and_offers_nothing_that_runs(person: Any) -> None:
     serve(person, use)
 
 
-def test_a_log_that_gives_orders_is_quoted_and_nothing_else(person: Any) -> None:
-    person.write("failed.log", LOG)
+def test_a_log_that_gives_orders_is_quoted_and_nothing_else_and_a_secret_of_it_never(person: Any) -> None:
+    person.env["MY_API_KEY"] = secret = "hunter2hunter2"
+    person.write("failed.log", LOG.replace("step 1", secret).replace("AssertionError:", f"AssertionError: {secret}"))
 
     async def use(client: Any) -> None:
         text = await call(client, "triage", log="failed.log")
-        assert ORDER in text
+        assert f"AssertionError: *** {ORDER}" in text and "hunter2" not in text
         assert ORDER not in unquoted(text)
         assert len(text.encode()) <= MOST_BYTES
         assert "quoted" in client.instructions.lower()
@@ -165,18 +166,3 @@ def test_with_allow_run_it_runs_a_label_and_waits_for_its_end(person: Any) -> No
         assert "reads logs in" in await refused(client, "reproduce", log="../secret.log")
 
     serve(person, use, "--allow-run", "--host", "sim")
-
-
-def test_secrets_do_not_reach_the_assistant(person: Any) -> None:
-    person.env["MY_API_KEY"] = "hunter2hunter2"
-    person.write(
-        "failed.log",
-        LOG.replace("step 1", "hunter2hunter2").replace("AssertionError: ", "AssertionError: hunter2hunter2 "),
-    )
-
-    async def use(client: Any) -> None:
-        text = await call(client, "triage", log="failed.log")
-        assert "AssertionError: ***" in text
-        assert "hunter2" not in text
-
-    serve(person, use)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 SIGNATURE = "sig=verysecretsignature"
 REPO = "/repos/THUDM/slime"
@@ -34,6 +34,7 @@ class Answer:
 
 @dataclass
 class Request:
+    method: str
     path: str
     query: dict[str, str]
     headers: dict[str, str]
@@ -75,16 +76,14 @@ class Serving:
 
 
 class Storage(Serving):
-    """One log at every path. `cuts` are the bytes after which each answer breaks."""
+    """One log at every path."""
 
     def __init__(self, log: bytes) -> None:
         super().__init__()
-        self.log, self.cuts = log, list[int]()
+        self.log = log
 
     def answer(self, request: Request) -> Answer:
-        if request.path in self.answers:
-            return super().answer(request)
-        return Answer(200, self.log, cut=self.cuts.pop(0) if self.cuts else None)
+        return super().answer(request) if request.path in self.answers else Answer(200, self.log)
 
 
 def leads_to(storage: Serving) -> Answer:
@@ -114,9 +113,12 @@ def serving() -> Iterator[Server]:
             query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
             host = f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""  # we are its proxy
             headers = {name.lower(): value for name, value in self.headers.items()}
-            request = Request(host + parts.path, query, headers)
+            request = Request(self.command, host + unquote(parts.path), query, headers)
             server.state.requests.append(request)
-            self._send(server.state.answer(request))
+            with suppress(BrokenPipeError, ConnectionResetError):  # a client that was killed
+                self._send(server.state.answer(request))
+
+        do_HEAD = do_GET
 
         def _send(self, answer: Answer) -> None:
             data = answer.data
@@ -125,7 +127,7 @@ def serving() -> Iterator[Server]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data[: answer.cut])
+            self.wfile.write(data[: 0 if self.command == "HEAD" else answer.cut])
             self.close_connection = answer.cut is not None
 
         def log_message(self, *args: Any) -> None:
