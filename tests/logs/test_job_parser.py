@@ -177,8 +177,8 @@ def test_every_form_of_a_log_tells_the_same() -> None:
     assert (named.failed_step, raw.failed_step) == ("Execute", "Run docker run --pull=always --rm \\")
     pasted = recovered(github.without_prefix(whole))
     began = github.STARTED.timestamp()
-    assert (raw.started, pasted.started, pasted.ended) == (pytest.approx(began, abs=0.01), None, None)
-    assert raw.ended and began < raw.ended < began + 1
+    assert raw.started and raw.ended and began < raw.started < raw.ended < began + 1
+    assert (pasted.started, pasted.ended) == (None, None)
     same = ("job_name", "commit", "pull_request", "merge_head", "image", "digest", "exit_code", "packages")
     for field in same:
         assert getattr(raw, field) == getattr(named, field) == getattr(pasted, field)
