@@ -21,7 +21,7 @@ from .directories import make_readable, remove_tree, take_ownership
 from .files import content_of
 from .gpus.nvidia_smi import Gpu
 from .probe.evidence import collect_evidence
-from .records import Environment, GpuModel, Kept, Plan, Status
+from .records import Environment, GpuModel, Kept, Plan
 from .run_directory import RunDir, log_traceback, secret_values, write_record
 from .slurm import jobs as slurm
 from .slurm.jobs import CancelError
@@ -131,7 +131,15 @@ def cancel(run_dir: str, kill: bool = False) -> None:
     paths = RunDir(run_dir)
     if (job := slurm.read(run_dir)) is not None:
         slurm.cancel(run_dir, job, kill)
-    elif _signal_agent(rd.read_status_if_readable(paths)):
+        return
+    status = rd.read_status_if_readable(paths)
+    if status.pid is not None and processes.alive(status):
+        try:
+            os.kill(status.pid, signal.SIGTERM)
+        except ProcessLookupError:  # it has ended this moment
+            return
+        except OSError as error:
+            raise CancelError("the agent, process %d, cannot be signalled: %s" % (status.pid, error.strerror)) from None
         if kill:  # else it would take the job's death for its own end, and the row would count as failed
             _wait_while(lambda: b'"cancelled"' not in content_of(paths.events), NOTICE_SECONDS)
             processes.kill_all(paths.path, rd.read_status_if_readable(paths).group)
@@ -143,19 +151,6 @@ def cancel(run_dir: str, kill: bool = False) -> None:
             _wait_while(lambda: bool(processes.of_run(paths.path, group)), read_plan(paths).grace_seconds)
         processes.kill_all(paths.path, group)
         processes.record_cleanup(paths, found, RunContainers(paths.path).remove())
-
-
-def _signal_agent(status: Status) -> bool:
-    """Whether an agent was asked to cancel its job. Raises CancelError."""
-    try:
-        if status.pid is None or not processes.alive(status):
-            return False
-        os.kill(status.pid, signal.SIGTERM)
-    except ProcessLookupError:
-        return False
-    except OSError as error:
-        raise CancelError("the agent, process %s, cannot be signalled: %s" % (status.pid, error.strerror)) from None
-    return True
 
 
 def _wait_while(condition: Callable[[], bool], seconds: float, poll_seconds: float = 0.05) -> None:

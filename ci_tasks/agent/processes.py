@@ -56,10 +56,6 @@ class Stat(NamedTuple):
         return self.state not in "ZX"
 
 
-def pids() -> List[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
 def stat(pid: int) -> Optional[Stat]:
     # The command's name, in brackets, may itself hold spaces and brackets.
     fields = content_of("/proc/%d/stat" % pid).decode("utf-8", "replace").rpartition(")")[2].split()
@@ -130,7 +126,7 @@ def orphaned_group(status: Status, run_dir: str) -> Optional[int]:
 def of_run(run_dir: str, group: Optional[int]) -> List[int]:
     """The living processes of the run, this one excepted: those with its mark, and those of the group."""
     its_mark, found = mark(run_dir), []
-    for pid in pids():
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
         process = stat(pid) if pid != os.getpid() else None
         if process and process.is_alive and (process.group == (group or None) or its_mark in environ(pid)):
             found.append(pid)

@@ -22,7 +22,7 @@ from typing import Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tupl
 from .. import run_directory as rd
 from ..artifacts import mask_run
 from ..codec import masked_record
-from ..files import LockTimeout, file_lock, pieces_of
+from ..files import LockTimeout, content_of, file_lock
 from ..probe.evidence import collect_left_evidence
 from ..processes import run_program
 from ..records import End, QueryAnswer, Secrets, SlurmAllocation, SlurmJob, Status
@@ -399,10 +399,8 @@ def record_end(run_dir: str, end: SlurmJobState | Outcome) -> Status:
 
 def _last_output(run_dir: str) -> str:
     """The last line of what the batch script printed."""
-    output = b""
-    for piece in pieces_of(os.path.join(run_dir, rd.SLURM_OUTPUT)):
-        output = (output + piece)[-4096:]
-    return ([""] + output.decode(errors="replace").strip().splitlines())[-1].strip()
+    output = content_of(os.path.join(run_dir, rd.SLURM_OUTPUT), rd.LARGEST)[-4096:].decode(errors="replace")
+    return ([""] + output.strip().splitlines())[-1].strip()
 
 
 def _ended(status: Status, outcome: Outcome, log: RunLog) -> Status:

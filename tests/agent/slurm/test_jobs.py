@@ -326,6 +326,29 @@ def test_the_end_that_slurm_tells_is_written_where_the_agent_wrote_none(run: str
     assert (status.end, status.concluded) == ("timeout", True)
 
 
+# -- scancel ---------------------------------------------------------------------------------------------------------
+
+IN_ORDER, AT_ONCE = ("--batch", "--signal=TERM", "7"), ("7",)
+CANCELS = {  # Slurm's state, whether the record is concluded, whether it is killed → what scancel gets
+    "on its node": ("RUNNING", False, False, IN_ORDER),
+    "killed": ("RUNNING", False, True, AT_ONCE),
+    "in the queue": ("PENDING", False, False, AT_ONCE),
+    "over by what a job may have written": ("RUNNING", True, False, AT_ONCE),
+}
+
+
+@pytest.mark.parametrize(("state", "concluded", "kill", "words"), CANCELS.values(), ids=CANCELS)
+def test_a_job_on_a_node_ends_in_order(
+    run: str, monkeypatch: pytest.MonkeyPatch, state: str, concluded: bool, kill: bool, words: tuple[str, ...]
+) -> None:
+    write_record(RunDir(run).status, replace(RUNNING, concluded=concluded))
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(jobs, "query", lambda _: ({"7": SlurmJobState(state)}, ""))
+    monkeypatch.setattr(jobs, "_scancel", lambda *words: asked.append(words))
+    jobs.cancel(run, SlurmJob(id="7"), kill)
+    assert asked == [words]
+
+
 # -- what Slurm says of a job, and what that makes of the record -------------------------------------------------------
 
 
@@ -368,33 +391,19 @@ def test_what_an_agent_that_died_left_is_masked_as_long_as_the_values_are_there(
     assert Path(run.junit).read_text() == "<testcase name='***'/>"
 
 
-@pytest.mark.parametrize(
-    ("state", "over", "on_node"),
-    [
-        ("PENDING", False, False),
-        ("RUNNING", False, True),
-        ("COMPLETING", False, True),
-        ("A_STATE_OF_TOMORROW", False, False),
-        ("COMPLETED", True, False),
-        ("PREEMPTED", True, False),
-        (jobs.UNKNOWN, True, False),
-    ],
-)
-def test_only_known_terminal_states_are_over(state: str, over: bool, on_node: bool) -> None:
-    assert (SlurmJobState(state).is_over, SlurmJobState(state).is_on_node) == (over, on_node)
+IS_OVER = {"RUNNING": False, "COMPLETED": True, "PREEMPTED": True, UNKNOWN: True, "OF_TOMORROW": False}
+IS_ON_NODE = {"PENDING": False, "RUNNING": True, "COMPLETING": True, "COMPLETED": False, "OF_TOMORROW": False}
 
 
-@pytest.mark.parametrize(
-    ("squeue", "others", "code"),
-    [
-        ("0", "0:0", 0),
-        ("1024", "4:0", 4),
-        ("35072", "137:0", 137),
-        ("9", "0:9", 137),
-        ("4:0", "4:0", 4),
-        ("", "", None),
-    ],
-)
+def test_only_known_terminal_states_are_over() -> None:
+    assert {state: SlurmJobState(state).is_over for state in IS_OVER} == IS_OVER
+    assert {state: SlurmJobState(state).is_on_node for state in IS_ON_NODE} == IS_ON_NODE
+
+
+CODES = [("0", "0:0", 0), ("1024", "4:0", 4), ("35072", "137:0", 137), ("9", "0:9", 137), ("4:0", "4:0", 4)]
+
+
+@pytest.mark.parametrize(("squeue", "others", "code"), [*CODES, ("", "", None)])
 def test_an_exit_code_is_read_as_each_program_prints_it(squeue: str, others: str, code: int | None) -> None:
     """22.05's squeue prints what wait(2) gave."""
     queued = jobs.parse_squeue(f"10|FAILED|N/A|gpu1|{squeue}|NonZeroExitCode|\n")["10"]
