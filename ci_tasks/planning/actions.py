@@ -11,6 +11,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatch
 
 from ci_tasks.agent.records import Deviation
@@ -106,6 +107,20 @@ def checked_out_elsewhere(inputs: Mapping[str, str], resolve: Resolver) -> list[
     refs = ("", github.get("sha"), github.get("ref"))
     own = {"repository": ("", github.get("repository")), "ref": refs, "path": ("", ".", "./")}
     return [key for key, values in own.items() if inputs.get(key, "") not in values]
+
+
+def checked_out_beside(step: Step, resolve: Resolver) -> str:
+    """The other repository that a checkout puts below the tested one; "" for none."""
+    repository, path = (resolve.text(step.with_.get(key, ""), step=step) for key in ("repository", "path"))
+    is_other = repository not in ("", resolve.contexts["github"].get("repository"))
+    is_below = not posixpath.normpath(path or ".").startswith((".", "/"))
+    return repository if is_other and is_below else ""
+
+
+def fetched(step: Step) -> Step:
+    """The step with what run_parts.sh needs to fetch that repository."""
+    inputs = {f"CI_TASKS_{name.upper()}": str(step.with_.get(name, "")) for name in ("repository", "ref", "path")}
+    return replace(step, env={**step.env, **inputs})
 
 
 def is_by_input(step: Step) -> bool:

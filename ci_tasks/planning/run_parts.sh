@@ -126,6 +126,26 @@ contains() { [[ ${1,,} == *"${2,,}"* ]]; }
 starts_with() { [[ ${1,,} == "${2,,}"* ]]; }
 ends_with() { [[ ${1,,} == *"${2,,}" ]]; }
 
+# hash_files PATTERN…: the SHA-256 of all files of the checkout that the patterns match, as GitHub's hashFiles has it
+hash_files() (
+  cd -- "$GITHUB_WORKSPACE" && shopt -s globstar dotglob nullglob || exit
+  LC_ALL=C IFS=''
+  declare -A _found=()
+  for _pattern; do
+    _glob=${_pattern#!}
+    for _file in $_glob $_glob/**; do
+      case $_file in "$GITHUB_WORKSPACE"/*) ;; /* | ../*) continue ;; esac
+      if [ "$_glob" = "$_pattern" ] && [ -f "$_file" ]; then _found[$_file]=1; else _found[$_file]=''; fi
+    done
+  done
+  [ "${#_found[@]}" != 0 ] || exit 0
+  # In the order of a walk through the directories, which comes to a/b before a.b.
+  _sums=$(printf '%s\0' "${!_found[@]}" | tr / '\1' | sort -z | tr '\1' / | while read -r -d '' _file; do
+    [ -z "${_found[$_file]-}" ] || sha256sum < "$_file" | sed 's/ .*//; s/../\\x&/g'
+  done)
+  [ -z "$_sums" ] || printf %b "${_sums//$'\n'/}" | sha256sum | cut -d' ' -f1
+)
+
 # take FILE FUNCTION: each name and value that the step wrote to GITHUB_ENV or GITHUB_OUTPUT; fails where GitHub would
 take() {
   local _line _name _value _end _first _of=GITHUB_ENV
@@ -289,6 +309,13 @@ for pattern; do for file in $pattern; do [ ! -e "$file" ] || files+=("$file"); d
 [ "${#files[@]}" != 0 ] || { echo "no files were found in $root"; exit @code@; }
 mkdir -p -- "$into"
 tar -chf - -- "${files[@]}" | tar -xf - -C "$into" || echo "not all of these files could be kept" >&2
+
+#: [FETCH]
+#: The step that stands for a checkout of another repository into a directory of its own.
+mkdir -p -- "$CI_TASKS_PATH" && cd -- "$CI_TASKS_PATH" && git init -q &&
+  git fetch -q --depth 1 -- "https://github.com/$CI_TASKS_REPOSITORY" "${CI_TASKS_REF:-HEAD}" &&
+  git checkout -q --force --detach FETCH_HEAD && git log -1 --format='%H' ||
+  { echo "ci-tasks: blocked: cannot fetch $CI_TASKS_REPOSITORY at ${CI_TASKS_REF:-HEAD}" >&2; exit 125; }
 
 #: [ARTIFACT]
 # What a job that ran before uploaded, for download-artifact.

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.workflow import secrets
-from ci_tasks.workflow.expressions import Evaluation, Node, condition_tree, parse, split
+from ci_tasks.workflow.expressions import HASH_FILES, Evaluation, Node, condition_tree, parse, split
 from ci_tasks.workflow.values import Unknown, Value, is_primitive, to_string, truth
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -316,8 +316,10 @@ def _compiled(node: Node, evaluation: Evaluation) -> Late:
     value = evaluation.value(node)
     if not isinstance(value, Unknown):
         return _literal(value)
-    if not all(name.startswith(("steps.", "env.")) for name in value.names):
+    if not all(name.startswith(("steps.", "env.", HASH_FILES)) for name in value.names):
         raise NotLateError
+    if node.kind == "call" and node.value == HASH_FILES:
+        return _text(f'"$({_call("hash_files", node.parts, evaluation)})"')
     if value.named:
         return _named(value.names[0])
     if node.kind in ("&&", "||"):
@@ -338,8 +340,8 @@ def _call(function: str, parts: tuple[Node, ...], evaluation: Evaluation) -> str
     """A comparison of texts. One with a number, a boolean or null goes by other rules."""
     for part in parts:
         value = evaluation.value(part)
-        is_boolean = function == "same" and isinstance(value, Unknown) and part.kind in ("!", "==", "!=", "call")
-        if is_boolean or not isinstance(value, (str, Unknown)):
+        is_boolean = isinstance(value, Unknown) and (part.kind in ("!", "==", "!=") or part.value in _TESTS)
+        if (is_boolean and function == "same") or not isinstance(value, (str, Unknown)):
             raise NotLateError
     return f"{function} {' '.join(_compiled(part, evaluation).word for part in parts)}"
 
@@ -364,4 +366,8 @@ def _named(name: str) -> Late:
         word = f'"${{_steps[{key.lower()}]-{"skipped" if of_step else ""}}}"'
     else:
         raise NotLateError
+    return _text(word)
+
+
+def _text(word: str) -> Late:
     return Late(f"[ -n {word} ]", word)

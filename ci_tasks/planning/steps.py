@@ -18,7 +18,7 @@ from ci_tasks.config import PIP_DEFAULT, Override
 from ci_tasks.errors import WorkflowError, did_you_mean, nearest
 from ci_tasks.planning import actions
 from ci_tasks.planning.pip_commands import pip_installs, uses_pip, with_index
-from ci_tasks.planning.script import NotLateError, PlannedStep, late_test, late_text
+from ci_tasks.planning.script import NotLateError, PlannedStep, late_test, late_text, part
 from ci_tasks.workflow import expressions
 from ci_tasks.workflow.context import Resolver, UnknownValueError, is_unset
 from ci_tasks.workflow.expressions import FAILURE, SUCCESS
@@ -139,6 +139,10 @@ class _StepsPlanner:
     def _add_equivalent(self, action: str, step: Step, resolve: Resolver, scope: str) -> None:
         if action not in (actions.CHECKOUT, actions.SETUP_PYTHON, *actions.SCRIPTS):
             raise _unsupported(step, resolve, "uses an action that has no equivalent here")
+        if action == actions.CHECKOUT and (repository := actions.checked_out_beside(step, resolve)):
+            here = f"{repository}, as its ref is when the step begins; no submodules, no history"
+            self._add_script(part("FETCH"), here, actions.fetched(step), resolve, scope)
+            return
         if action in (actions.CHECKOUT, actions.SETUP_PYTHON):
             resolve.condition(step.condition, step=step)  # known only while the job runs: too late for these two
         inputs = {key: resolve.text(value, step=step) for key, value in actions.used_inputs(step).items()}
@@ -165,18 +169,17 @@ class _StepsPlanner:
         self.deviations.append(Deviation(f"step {step.name!r}", f"uses {step.uses}", here, "the action is not run"))
         literal = script.replace("${{", "${{ '${{' }}")
         script_step = replace(step, run=literal, uses=None, with_={}, shell="bash", working_directory=".")
-        is_upload = actions.name_of(step) == actions.UPLOAD  # to the row's own directory
-        own = is_upload or _depends_on_matrix(step, self.job)
+        action = actions.name_of(step)
+        own = action in (actions.UPLOAD, actions.CHECKOUT) or _depends_on_matrix(
+            step, self.job
+        )  # in the row's directory
         planned = _run_step(script_step, self.job, resolve, scope)
-        self.planned.append(replace(planned, own=own, is_script=not is_upload))
+        self.planned.append(replace(planned, own=own, is_script=action != actions.UPLOAD))
 
 
 def _is_known(step: Step, resolve: Resolver) -> bool:
     """Whether neither the inputs of a step's action nor its `if` wait for earlier steps or for GitHub."""
-    try:
-        values = [resolve.value([*step.with_.values()], step=step), resolve.decide(step.condition, step=step)]
-    except WorkflowError:  # of hashFiles
-        return False
+    values = [resolve.value([*step.with_.values()], step=step), resolve.decide(step.condition, step=step)]
     return next(unknowns(values), None) is None
 
 

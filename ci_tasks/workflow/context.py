@@ -20,7 +20,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import WorkflowError
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.workflow import expressions, secrets
-from ci_tasks.workflow.expressions import SUCCESS, ExpressionError
+from ci_tasks.workflow.expressions import HASH_FILES, SUCCESS, ExpressionError
 from ci_tasks.workflow.model import CALLED, Job, Row, Step, Workflow, WorkflowInput
 from ci_tasks.workflow.values import OpenObject, Unknown, Value, index, parse_number, shown, to_string, unknowns
 
@@ -387,6 +387,8 @@ def _why_unknown(unknown: Unknown) -> str:
     names = ", ".join(unknown.names)
     if all(name.startswith("steps.") for name in unknown.names):
         return f"needs the outcome or an output of an earlier step, which is known only while it runs: {names}"
+    if HASH_FILES in unknown.names:
+        return f"needs {names}, which is known only while the job runs"
     if all(name.startswith("secrets.") for name in unknown.names):
         return f"needs {names}, which is not in your environment"
     return f"needs {names}, which only GitHub knows"

@@ -346,13 +346,14 @@ def _strict_json(text: str) -> str:
 
 
 def _hash_files(*_: Value) -> Value:
-    raise ValueError("hashFiles needs the files of the checkout and is not supported")
+    return Unknown.named_value(HASH_FILES)
 
 
 def _by_the_evaluation(*_: Value) -> Value:
     raise AssertionError("depends on more than its arguments' values")
 
 
+HASH_FILES = "hashFiles"  # of the files that the job has when the step begins
 _TESTS = ("contains", "endsWith", "startsWith")  # give a boolean and no text of their arguments
 STATUS_FUNCTIONS = ("success", "failure", "always", "cancelled")
 # The fewest and the most arguments, and what is called with their values. 255 is GitHub's own upper bound. success()
@@ -364,7 +365,7 @@ _FUNCTIONS: dict[str, tuple[int, int, Callable[..., Value]]] = {
     "endsWith": (2, 2, _compare_text(str.endswith)),
     "format": (1, 255, _format),
     "fromJSON": (1, 1, _from_json),
-    "hashFiles": (1, 255, _hash_files),
+    HASH_FILES: (1, 255, _hash_files),
     "join": (1, 2, _join),
     "startsWith": (2, 2, _compare_text(str.startswith)),
     "toJSON": (1, 1, _to_json),

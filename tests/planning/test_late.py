@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from ci_tasks.workflow.reader import read_with_called
 from ci_tasks.workflow.rows import row_resolver, rows
 from ci_tasks.workflow.suite import describe
 from tests.parts.cases import cases
+from tests.parts.git import git
 from tests.planning.test_script import Ran, adapter_in, runner_at
 
 CASES = cases("planning/data/late.yaml")
@@ -187,6 +189,54 @@ def test_steps_of_an_action_that_gets_a_value_of_the_matrix_are_the_rows_own(giv
 def test_what_github_refuses_in_github_output_fails_the_step(tmp_path: Path) -> None:
     ran = run('- {id: bad, run: echo nonsense >> "$GITHUB_OUTPUT"}\n- run: echo after\n', tmp_path)
     assert ran.code == 1 and "##[error]GITHUB_OUTPUT: not NAME=VALUE: nonsense" in ran.log
+
+
+@pytest.mark.parametrize(
+    ("patterns", "files"),
+    [
+        ("'**/*.txt'", ["a-b.txt", "dir/.hidden.txt", "dir/sub/x.txt", "dir.txt"]),
+        ("'dir'", ["dir/.hidden.txt", "dir/sub/x.txt", "dir/sub/y"]),
+        ("'**/?.txt', 'dir.txt'", ["dir/sub/x.txt", "dir.txt"]),
+        ("'dir/**', '!dir/sub/*.txt', '../outside'", ["dir/.hidden.txt", "dir/sub/y"]),
+        ("steps.name.outputs.of", ["dir.txt"]),
+        ("'no such'", []),
+    ],
+)
+def test_hash_files_is_that_of_the_files_when_the_step_begins(tmp_path: Path, patterns: str, files: list[str]) -> None:
+    """GitHub hashes the hashes of the files, in the order of a walk through the directories."""
+    steps = f"""
+- {{id: name, run: 'mkdir -p dir/sub; for f in a-b.txt dir/.hidden.txt dir/sub/x.txt dir/sub/y dir.txt ../outside; do
+    echo "$f" > "$f"; done; echo of=dir.txt >> "$GITHUB_OUTPUT"'}}
+- {{env: {{H: "${{{{ hashFiles({patterns}) }}}}"}}, run: 'printf "%s" "$H" > seen'}}
+- {{run: touch matched, if: "hashFiles({patterns}) != ''"}}
+"""
+    ran = run(steps, tmp_path)
+    assert ran.code == 0, ran.log
+    digests = b"".join(sha256(f"{name}\n".encode()).digest() for name in files)
+    assert (ran.workspace / "seen").read_text() == (sha256(digests).hexdigest() if files else "")
+    assert (ran.workspace / "matched").exists() == bool(files)
+
+
+def test_another_repository_below_the_tested_one_is_fetched_at_the_ref_that_a_step_names(tmp_path: Path) -> None:
+    steps = """
+- {id: ref, run: 'echo of=v1 >> "$GITHUB_OUTPUT"'}
+- {uses: actions/checkout@v4, with: {repository: owner/other, ref: "${{ steps.ref.outputs.of }}", path: other/one}}
+- {uses: actions/checkout@v4, with: {repository: owner/other, path: other/two}}
+- run: cat other/one/file other/two/file
+- {uses: actions/checkout@v4, with: {repository: owner/other, ref: none, path: other/three}}
+"""
+    origin = tmp_path / "owner/other"
+    origin.mkdir(parents=True)
+    git(origin, "init", "-q")
+    for version in ("v1", "v2"):
+        (origin / "file").write_text(f"of {version}\n")
+        git(origin, "add", ".")
+        git(origin, "commit", "-q", "-m", version)
+        git(origin, "tag", version)
+    address = {"GIT_CONFIG_KEY_0": f"url.file://{tmp_path}/.insteadOf", "GIT_CONFIG_VALUE_0": "https://github.com/"}
+    ran = run(steps, tmp_path, {"GIT_CONFIG_COUNT": "1", **address})
+    assert "of v1\nof v2\n" in ran.log
+    assert ran.code == 125 and "ci-tasks: blocked: cannot fetch owner/other at none" in ran.log
 
 
 def test_a_script_without_such_values_has_no_sign_of_them() -> None:

@@ -235,7 +235,7 @@ def test_what_an_earlier_step_decides_is_refused_wherever_it_stands(part: str, r
         ('- run: "echo \\0"\n', "", "a NUL byte, which no script and no variable can hold"),
         ('- run: x\n  env: {A: "\\0"}\n', "", "a NUL byte"),
         ("- run: x\n  timeout-minutes: soon\n", "", "timeout-minutes is a number"),
-        ("- run: echo ${{ hashFiles('x') }}\n", "", "hashFiles needs the files of the checkout"),
+        ("- run: x\n  timeout-minutes: ${{ hashFiles('x') }}\n", "", "needs hashFiles, which is known only while"),
         *(
             (
                 f"- uses: actions/checkout@v4\n  with: {{{key}: other}}\n- run: x\n",

@@ -123,12 +123,6 @@ def test_to_json_refuses_what_is_nested_too_deeply() -> None:
         evaluate("toJSON(env)", {"env": value})
 
 
-def test_hash_files_says_that_it_needs_the_checkout() -> None:
-    with pytest.raises(ExpressionError, match="needs the files of the checkout and is not supported") as caught:
-        evaluate("github.x || hashFiles('**/x.lock')", {})
-    assert caught.value.position == 12
-
-
 def test_a_text_of_more_than_a_megabyte_is_refused_before_it_is_made() -> None:
     doubled = "github.sha"
     for _ in range(40):
