@@ -43,7 +43,12 @@ WITHOUT_EFFECT = {
     "huggingface/hf-workflows/.github/actions/post-slack": _TELLS,
 }
 # Actions that install a program, which is to be here.
-ON_PATH = {"astral-sh/setup-uv": "uv", "actions/setup-node": "node", "mozilla-actions/sccache-action": "sccache"}
+ON_PATH = {
+    "astral-sh/setup-uv": "uv",
+    "actions/setup-node": "node",
+    "azure/setup-helm": "helm",
+    "mozilla-actions/sccache-action": "sccache",
+}
 SCRIPTS = (*ON_PATH, BUILD, PRE_COMMIT, UPLOAD, DOWNLOAD)
 # Outputs that are empty here, as if the cache had missed and the app had given no token.
 _ABSENT_OUTPUTS: dict[str, dict[str, Value]] = {
