@@ -325,7 +325,7 @@ BUDGETS = {
     "ci_tasks/features": 5_669,
     "ci_tasks/hosts": 2_154,
     "ci_tasks/logs": 2_993,
-    "ci_tasks/planning": 1_616,
+    "ci_tasks/planning": 1_621,
     "ci_tasks/report": 1_079,
     "ci_tasks/results": 1_488,
     "ci_tasks/run": 2_727,
