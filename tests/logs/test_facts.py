@@ -72,17 +72,25 @@ def test_gpus_blocked_and_daemon_lines() -> None:
     assert facts.daemon == "docker: Error response from daemon: denied"
 
 
-DAEMON = [
-    "podman: no such image",
-    "Error: short-name resolution failed",
-    "dial: Cannot connect to the Docker daemon at unix:///var/run/docker.sock",
-    'time="2026-11-20T15:09:13Z" level=error msg="error waiting for container: unexpected EOF"',  # it died meanwhile
+SAID = [
+    ("daemon", "podman: no such image", True),
+    ("daemon", "Error: short-name resolution failed", True),
+    ("daemon", "dial: Cannot connect to the Docker daemon at unix:///var/run/docker.sock", True),
+    # It died meanwhile.
+    ("daemon", 'time="2026-11-20T15:09:13Z" level=error msg="error waiting for container: unexpected EOF"', True),
+    ("srun", "srun: unrecognized option '--container-image=x'", True),
+    ("srun", "srun: option '--con' is ambiguous; possibilities: '--container' '--context'", True),
+    ("srun", "srun: error: Invalid argument (x) for option --container-mounts", True),
+    ("srun", "srun: error: gpu1: task 0: Exited with exit code 1", False),
+    ("srun", "the test says srun: unrecognized option", False),
 ]
 
 
-@pytest.mark.parametrize("line", DAEMON)
-def test_what_a_container_runtime_says_of_itself(line: str) -> None:
-    assert _read(line).daemon == line
+@pytest.mark.parametrize(("fact", "line", "is_one"), SAID)
+def test_what_a_container_runtime_and_an_srun_without_pyxis_say_of_themselves(
+    fact: str, line: str, is_one: bool
+) -> None:
+    assert getattr(_read(f"{line}\nTry 'srun --help'\n"), fact) == (line if is_one else "")
 
 
 def test_an_empty_line_is_a_line_but_not_the_last_thing_said() -> None:
@@ -123,24 +131,10 @@ def test_metrics_without_end_take_no_memory_without_end() -> None:
     assert (len(facts.values), facts.values["m3"]) == (200, 7)
 
 
-SRUN = [
-    ("srun: unrecognized option '--container-image=x'", True),
-    ("srun: option '--con' is ambiguous; possibilities: '--container' '--context'", True),
-    ("srun: error: Invalid argument (x) for option --container-mounts", True),
-    ("srun: error: gpu1: task 0: Exited with exit code 1", False),
-    ("the test says srun: unrecognized option", False),
-]
-
-
-@pytest.mark.parametrize(("line", "is_srun"), SRUN)
-def test_an_option_that_srun_does_not_know(line: str, is_srun: bool) -> None:
-    assert _read(f"{line}\nTry 'srun --help'\n").srun == (line if is_srun else "")
-
-
 FRAGMENTS = [
-    *(text for text, _ in (*PYTEST, *UNITTEST, *METRICS)), *DAEMON,
+    *(text for text, _ in (*PYTEST, *UNITTEST, *METRICS)), *(line for _, line, _ in SAID),
     "\x1b[36m(Actor pid=3)\x1b[0m ", "\x1b[31m\x1b[1m1 failed\x1b[0m, 2 passed in 1.20s", "\x1b]0;title\x07",
-    "Acquired GPUs: 0,3", "ci-tasks: blocked: why", "srun: option '--x' is unknown", "##[group]Run", "50%", "said", " ",
+    "Acquired GPUs: 0,3", "ci-tasks: blocked: why", "##[group]Run", "50%", "said", " ",
     "\n", "\n", "\n", "\r\n", "\r", "\0",
 ]  # fmt: skip
 

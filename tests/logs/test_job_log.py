@@ -1,61 +1,23 @@
-"""Logs as people save them: which of several jobs or attempts is meant, and what is known of it, also from GitHub."""
+"""Logs as people save them: which of several jobs or attempts is meant, and what is known of it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.logs.github import WorkflowJob
-from ci_tasks.logs.job_log import AnalysedLog, from_file, from_url, own_modules
-from ci_tasks.logs.log_file import open_log
+from ci_tasks.logs.job_log import AnalysedLog, from_file, own_modules
 from ci_tasks.results.judge_run import modules_lacking
 from tests.logs import github_format as github
-
-OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
-
-
-@pytest.fixture
-def from_github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Two failed jobs at any URL. Gets a value for each time that GitHub was asked: whether for one job only."""
-    asked: list[bool] = []
-
-    @contextmanager
-    def open_failed_jobs(url: str, *, only_one: bool) -> Iterator[list[Any]]:
-        asked.append(only_one)
-        (tmp_path / "log").write_bytes(OOM)
-        with open_log(str(tmp_path / "log")) as log:
-            of: Any = {"status": "completed", "conclusion": "failure", "runner_name": "gpu-1", "html_url": "", "id": 1}
-            jobs = [WorkflowJob("org/repo", "ci.yml", name=name, pull_request=7, **of) for name in ("unit", "e2e")]
-            yield [(job, log) for job in jobs[: 1 if only_one else 2]]
-
-    monkeypatch.setattr("ci_tasks.logs.github.open_failed_jobs", open_failed_jobs)
-    return asked
-
-
-def test_what_a_log_does_not_say_is_known_from_github(from_github: list[bool]) -> None:
-    (analysed,) = from_url("https://github.com/org/repo/actions/runs/1/job/2", only_one=True)
-    found = analysed.job
-    assert (found.repository, found.job_name, found.workflow) == ("org/repo", "unit", "ci.yml")
-    assert (found.runner_name, found.pull_request, found.conclusion) == ("gpu-1", 7, "failure")
-    assert analysed.triage.cause == "cuda_oom"
-
-
-def test_all_failed_jobs_of_a_url_are_read_and_github_is_asked_once(from_github: list[bool]) -> None:
-    analysed = from_url("https://github.com/org/repo/actions/runs/1")
-    assert [(one.job.job_name, one.triage.cause) for one in analysed] == [("unit", "cuda_oom"), ("e2e", "cuda_oom")]
-    assert from_github == [False]
-
 
 Read = Callable[..., AnalysedLog]
 Capture = pytest.CaptureFixture[str]
 FIRST, SECOND = "1" * 40, "2" * 40
-OOM_TEST_WHOLE_LOGS = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 MISSING = "ModuleNotFoundError: No module named 'flash_attn'"
 
 
@@ -65,7 +27,7 @@ def job(name: str, *output: str, code: int = 0, commit: str = FIRST) -> Any:
 
 
 PASSED = job("unit (1, test_a.py)", "2 passed in 0.1s")
-FAILED = job("unit (1, test_b.py)", OOM_TEST_WHOLE_LOGS, code=1, commit=SECOND)
+FAILED = job("unit (1, test_b.py)", OOM, code=1, commit=SECOND)
 BEFORE = job("unit (1, test_b.py)", MISSING, code=1)
 
 
@@ -101,12 +63,12 @@ def test_the_failed_job_of_a_log_in_any_form_is_found(raw: bytes, read: Read) ->
     assert log.job.job_name == FAILED.name
     assert log.job.commit == SECOND
     assert log.job.exit_code == 1
-    assert (log.triage.cause, log.triage.text) == ("cuda_oom", OOM_TEST_WHOLE_LOGS)
-    shown = raw.splitlines()[(log.triage.line_no or 0) - 1] if raw[:2] != b"PK" else OOM_TEST_WHOLE_LOGS.encode()
-    assert OOM_TEST_WHOLE_LOGS.encode() in shown, "the line's number is that of the file"
+    assert (log.triage.cause, log.triage.text) == ("cuda_oom", OOM)
+    shown = raw.splitlines()[(log.triage.line_no or 0) - 1] if raw[:2] != b"PK" else OOM.encode()
+    assert OOM.encode() in shown, "the line's number is that of the file"
 
 
-OTHER = job("gpu (8, test_c.py)", OOM_TEST_WHOLE_LOGS, code=1)
+OTHER = job("gpu (8, test_c.py)", OOM, code=1)
 
 
 @pytest.mark.parametrize("raw", [github.render(OTHER) + github.render(FAILED), zipped(PASSED, OTHER, FAILED)])
@@ -119,7 +81,7 @@ def test_of_two_failed_jobs_none_is_guessed(raw: bytes, read: Read) -> None:
 @pytest.mark.parametrize("raw", [github.render(PASSED) + github.render(FAILED), zipped(PASSED, FAILED)])
 def test_a_job_can_be_named(raw: bytes, read: Read, capsys: Capture) -> None:
     assert read(raw, PASSED.name).triage.verdict == "passed"
-    for log in (raw, github.render(FAILED), github.from_gh(FAILED), OOM_TEST_WHOLE_LOGS.encode()):
+    for log in (raw, github.render(FAILED), github.from_gh(FAILED), OOM.encode()):
         assert read(log, FAILED.name).triage.cause == "cuda_oom"
     assert f"it does not name its job: it is read as that of {FAILED.name!r}" in capsys.readouterr().err
     for log in (raw, github.render(FAILED), github.from_gh(FAILED)):

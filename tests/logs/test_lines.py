@@ -61,7 +61,7 @@ def given_out(
 
 @settings(max_examples=200)
 @given(LINES, CUTS, st.integers(1, 60), st.booleans())
-def test_lines_tail_and_numbers_are_those_of_the_log_wherever_it_was_cut(
+def test_lines_their_numbers_what_stands_before_and_the_tail_are_the_logs_wherever_it_was_cut(
     lines: list[bytes], at: list[int], block: int, ended: bool
 ) -> None:
     log = b"\n".join(lines) + (b"\n" if ended else b"")
@@ -73,6 +73,8 @@ def test_lines_tail_and_numbers_are_those_of_the_log_wherever_it_was_cut(
         hits = [(number, line) for number, line in matches if WORDS.search(line)]
         assert hits == [(number, row) for number, row in enumerate(rows, 1) if WORDS.search(row)]
         assert all(line in rows[number - 1] for number, line in in_pieces.tail)
+        before = [(number, b"".join(b"%s\n" % row for row in rows[: number - 1])) for number, _ in matches]
+        assert in_pieces.above == before
 
 
 def test_the_tail_of_a_long_log_is_short() -> None:
@@ -110,14 +112,6 @@ def test_each_of_several_readers_gets_its_own_lines_of_one_reading() -> None:
     assert [number for number, _ in steps.lines] == [1, 3]
     assert errors.lines == [(2, b"error 2"), (3, b"step 3 failed")]
     assert steps.tail == errors.tail
-
-
-@settings(max_examples=100)
-@given(LINES, CUTS, st.integers(1, 60))
-def test_what_stands_before_a_line_does_not_depend_on_the_cut(lines: list[bytes], at: list[int], block: int) -> None:
-    log = b"\n".join(lines)
-    above = given_out(cut(log, at), block)[1].above
-    assert above == [(number, b"".join(b"%s\n" % row for row in lines[: number - 1])) for number, _ in above]
 
 
 def endless(megabytes: int) -> Iterator[bytes]:

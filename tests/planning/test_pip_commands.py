@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ci_tasks.config import Override, read
-from ci_tasks.planning.pip_commands import (
-    PipInstall,
-    entry,
-    merged,
-    pip_installs,
-    replacement,
-    suggested_override,
-    with_index,
-)
+from ci_tasks.planning import pip_commands
+from ci_tasks.planning.pip_commands import PipInstall, suggested_override, with_index
 from ci_tasks.workflow.model import Job, Step
 from tests.parts.cases import cases
 
@@ -38,7 +31,7 @@ SCRIPTS: list[tuple[str, list[PipInstall]]] = [
 
 @pytest.mark.parametrize(("script", "installs"), SCRIPTS, ids=[script for script, _ in SCRIPTS])
 def test_the_pip_commands_of_a_script(script: str, installs: list[PipInstall]) -> None:
-    assert pip_installs(script) == installs
+    assert pip_commands.pip_installs(script) == installs
 
 
 @pytest.mark.parametrize(("before", "after"), CASES["an index is replaced where it stands"])
@@ -101,7 +94,7 @@ def test_a_step_with_an_override_of_the_person_is_left_to_them() -> None:
 def test_a_version_that_is_gone_is_replaced_by_the_nearest(
     requirement: str, versions: list[str], other: str | None
 ) -> None:
-    assert replacement(requirement, versions) == other
+    assert pip_commands.replacement(requirement, versions) == other
 
 
 def test_the_changes_of_one_step_are_one_entry() -> None:
@@ -110,7 +103,7 @@ def test_the_changes_of_one_step_are_one_entry() -> None:
         Override("a", "c", replace={"x": "y"}),
         Override("a", "b", replace={"z": "w"}),
     ]
-    assert merged(changes) == [Override("a", "b", pip_index="default", replace={"z": "w"}), changes[1]]
+    assert pip_commands.merged(changes) == [Override("a", "b", pip_index="default", replace={"z": "w"}), changes[1]]
 
 
 @pytest.mark.parametrize(
@@ -119,4 +112,4 @@ def test_the_changes_of_one_step_are_one_entry() -> None:
 )
 def test_an_entry_says_what_the_override_is_whatever_a_step_is_called(name: str) -> None:
     override = Override("job", name, pip_index="https://mirror/simple", replace={name: "x"})
-    assert read(f"overrides:\n  - {entry(override)}\n").overrides == (override,)
+    assert read(f"overrides:\n  - {pip_commands.entry(override)}\n").overrides == (override,)

@@ -247,6 +247,7 @@ def test_rows_share_the_leading_steps_that_are_the_same() -> None:
     other = draft(parsed, host=replace(BARE, name="h100b")).setup
     assert other is not None and other.id != first.setup.id, "both logs are kept side by side here"
     assert first.plan.workspace == f"{first.plan.setup}/workspace"
+    assert not first.setup.install.steps and "agent.pyz" not in first.setup.script, "without a store nothing is kept"
     assert "pip install x" in first.setup.script and "pip install x" not in first.plan.script
     assert "python a.py" in first.plan.script and "python b.py" in second.plan.script
 
@@ -297,12 +298,6 @@ def test_a_job_of_one_row_shares_the_packages_of_all_steps_but_the_last() -> Non
     assert [step.text for step in planned.install.steps] == ["pip install x"]
     stored = planned.script.index("store-packages")
     assert planned.script.index("pip install x") < stored < planned.script.index("python a.py")
-
-
-def test_nothing_is_shared_without_a_store() -> None:
-    setup = draft(workflow(MATRIX + PYTHON)).setup
-    assert setup and not setup.install.steps
-    assert "agent.pyz" not in setup.script and "-m venv" in setup.script
 
 
 def test_rows_whose_install_steps_see_another_variable_get_another_environment() -> None:

@@ -27,9 +27,6 @@ def job_on(runs_on: str, event: EventContext = EventContext()) -> tuple[Workflow
     return parsed, job, row, rows.row_resolver(parsed, job, row, event)
 
 
-LINUX, NVIDIA = "only Linux jobs can be run", "only NVIDIA GPUs are supported"
-
-
 @pytest.mark.parametrize(("runs_on", "why"), CASES["a row whose machine has no equivalent is refused by name"])
 def test_a_row_whose_machine_has_no_equivalent_is_refused_by_name(runs_on: str, why: str) -> None:
     parsed, job, row, _ = job_on(runs_on)

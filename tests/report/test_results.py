@@ -11,16 +11,8 @@ import pytest
 
 from ci_tasks.agent.codec import decode
 from ci_tasks.records import Attempt, RunRecord, epoch_seconds
-from ci_tasks.report.results import (
-    deviations,
-    evidence_of,
-    failures,
-    next_steps,
-    reason_with_attempts,
-    table,
-    verdict,
-    wall_time,
-)
+from ci_tasks.report import results
+from ci_tasks.report.results import deviations, evidence_of, failures, next_steps, reason_with_attempts, table, verdict
 
 NOTHING = {"kind": "none", "tests": 0, "failures": 0, "skipped": 0, "steps": 0}
 
@@ -141,7 +133,7 @@ WALL_TIMES = [
 
 @pytest.mark.parametrize(("records", "lines"), WALL_TIMES)
 def test_the_wall_time_of_several_rows_counts_earlier_attempts(records: list[RunRecord], lines: list[str]) -> None:
-    assert wall_time(records) == lines
+    assert results.wall_time(records) == lines
 
 
 @pytest.mark.parametrize(("text", "since"), [("1970-01-01T01:00:01+01:00", 1.0), ("2026-13-21", None), (None, None)])

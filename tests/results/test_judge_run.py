@@ -15,12 +15,12 @@ from ci_tasks.agent import processes
 from ci_tasks.agent.artifacts import ARCHIVE
 from ci_tasks.agent.gpus.nvidia_smi import rows_of
 from ci_tasks.agent.hang.look import HangFacts, ProcessFacts
-from ci_tasks.agent.records import GpuProcessSample, GpuSample
+from ci_tasks.agent.records import GpuProcessSample, GpuSample, read_events
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.records import Attempt
 from ci_tasks.results import judge_run as judging
 from ci_tasks.results.load import UnreadableRun, load_record
-from ci_tasks.results.runs import record_not_started
+from ci_tasks.results.runs import queue_seconds, record_not_started
 from tests.parts.json_files import write_json
 
 FIELDS = {"id", "label", "row", "host", "status", "exit_code", "started_at", "ended_at", "timings", "checkout", "gpus"}
@@ -149,22 +149,17 @@ def test_an_exit_code_that_slurm_does_not_confirm_is_a_deviation(
 WRONG: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "not JSON"),
     "another version": ('{"version": "99.0"}', "version: this is format '99.0'"),
+    "a pipe": ("", "it is no regular file"),
     "a text where a number belongs": ('{"id": "b.01", "label": "l", "row": "r", "host": "h", "status": 3}', "status: "),
 }
 
 
 @pytest.mark.parametrize(("text", "expected"), WRONG.values(), ids=WRONG)
 def test_a_record_that_is_none_is_an_error_that_names_file_and_key(run: RunDir, text: str, expected: str) -> None:
-    Path(run.record).write_text(text)
+    Path(run.record).write_text(text) if text else os.mkfifo(run.record)
     with pytest.raises(UnreadableRun, match=re.escape(run.record)) as error:
         load_record(run)
     assert expected in error.value.message
-
-
-def test_a_pipe_in_the_place_of_a_record_is_an_error_that_names_it(run: RunDir) -> None:
-    os.mkfifo(run.record)
-    with pytest.raises(UnreadableRun, match=re.escape(run.record)):
-        load_record(run)
 
 
 @pytest.mark.parametrize("name", ["log", "events.jsonl", "artifacts/junit.xml", "docker.json", "environment.json"])
@@ -251,3 +246,31 @@ def test_a_run_of_another_host_is_over_when_all_of_it_is_here(run: RunDir) -> No
     assert not os.path.exists(run.record)
     write_json(run.remote, {"host": "box", "complete": True})
     assert load_record(run).status == "passed"
+
+
+# -- how long it waited, by the events that its runner and its script wrote --------------------------------------------
+
+
+WAITS: dict[str, tuple[list[str], float | None]] = {
+    "nothing in the way": (["1 started", "2 step", "5 gpus", "9 ended"], 0.0),
+    "for GPUs, before the job": (["1 started", "2 waiting", "7 gpus", "7 step", "9 ended"], 5.0),
+    "in the lock script": (["1 started", "2 step", "3 waiting", "7 gpus", "9 ended"], 4.0),
+    "the same wait, said again": (["1 started", "2 step", "3 waiting", "5 waiting", "7 gpus", "9 ended"], 4.0),
+    "for Ray's turn and then for GPUs": (["1 started", "1 waiting", "3 step", "5 waiting", "9 gpus", "9 ended"], 6.0),
+    "cancelled meanwhile": (["1 started", "2 waiting", "8 cancelled", "9 ended"], 6.0),
+    "the runner vanished": (["1 started", "2 waiting"], None),
+    "never begun": ([], None),
+    "a clock that was set back": (["9 started", "8 waiting", "2 gpus"], 0.0),
+}
+
+
+@pytest.mark.parametrize(("events", "seconds"), WAITS.values(), ids=WAITS)
+def test_the_wait_is_what_lies_between_being_on_record_and_having_all(events: list[str], seconds: float | None) -> None:
+    lines = ['{"t": %s, "event": "%s"}' % tuple(event.split()) for event in events]  # noqa: UP031
+    assert queue_seconds(read_events("\n".join(lines))) == seconds
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", "\ufffd", '{"t": "x"}', '{"t": NaN, "event": "gpus"}', "[" * 9999])
+def test_lines_that_are_no_events_do_not_count(line: str) -> None:
+    lines = ['{"t": 1, "event": "started"}', '{"t": 1, "event": "waiting"}', line, '{"t": 3, "event": "gpus"}']
+    assert queue_seconds(read_events("\n".join(lines))) == 2.0

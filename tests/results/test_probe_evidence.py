@@ -118,6 +118,7 @@ WORKSPACE = "/runs/b/01/workspace"
 CALL = DockerInvocation(("run",), ("run", "-v", f"{WORKSPACE}:/src", "image", "bash"))
 ELSEWHERE = [  # the origin, where it counts, and why
     (f"{WORKSPACE}/slime/__init__.py", (), False),
+    ("", (), False),  # a copy that was installed from a directory, as CI's own `pip install .` makes it
     ("/src/slime/__init__.py", (CALL,), False),
     ("/src/slime/__init__.py", (), True),
     ("/root/slime/slime/__init__.py", (CALL,), True),
@@ -130,15 +131,10 @@ ELSEWHERE = [  # the origin, where it counts, and why
 def test_a_package_of_the_checkout_from_elsewhere_is_a_deviation(
     origin: str, calls: tuple[DockerInvocation, ...], is_elsewhere: bool
 ) -> None:
-    found = evidence(process(1, imports=(replace(IN_IMAGE, origin=origin), TORCH)))
+    ours = replace(IN_IMAGE, origin=origin or IN_IMAGE.origin, local=not origin)
+    found = evidence(process(1, imports=(ours, TORCH)))
     deviations = list(imported_elsewhere(found, ("slime",), WORKSPACE, calls))
     assert [(each.what, each.here) for each in deviations] == ([("import slime", origin)] if is_elsewhere else [])
-
-
-def test_a_copy_that_was_installed_from_a_directory_is_the_checkouts() -> None:
-    """As CI's own `pip install .` makes it."""
-    found = evidence(process(1, imports=(replace(IN_IMAGE, local=True),)))
-    assert list(imported_elsewhere(found, ("slime",), WORKSPACE, ())) == []
 
 
 def test_exceptions_are_in_the_order_of_their_time() -> None:
@@ -194,8 +190,7 @@ THEIRS = "/usr/lib/python3/site-packages/sglang/__init__.py"
 
 
 def _process(pid: int, *origins: str, name: str = "sglang") -> ProcessEvidence:
-    imports = tuple(ImportedModule(name, origin) for origin in origins)
-    return ProcessEvidence(pid=pid, argv=("python", "train.py"), imports=imports)
+    return process(pid, "python", "train.py", imports=tuple(ImportedModule(name, origin) for origin in origins))
 
 
 SHOWN = "shown: the one process that was seen to import it had it from there"

@@ -12,6 +12,7 @@ from ci_tasks.logs.causes import JobEnd
 from ci_tasks.logs.reading import LogFacts
 from ci_tasks.records import Evidence, Triage, Verdict
 from ci_tasks.results.verdict import Junit, collect_evidence, judge, needs_triage, read_junit
+from tests.parts.cases import named
 
 JUNIT = Evidence("junit", 3)
 BAD = Evidence("junit", 3, 1, detail="test_b: assert 1 == 2")
@@ -64,9 +65,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("ended", "evidence", "log", "status", "reason"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
-)
+@named(("ended", "evidence", "log", "status", "reason"), TABLE)
 def test_each_end_gives_a_verdict(ended: JobEnd, evidence: Evidence, log: LogFacts, status: str, reason: str) -> None:
     verdict = judge(ended, evidence, log, test="t.py", containers=True)
     assert (verdict.status, verdict.reason) == (status, reason)
@@ -100,11 +99,7 @@ GREEN = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("junit", "log", "defines_tests", "takes_locks", "status", "reason"),
-    [row[1:] for row in GREEN],
-    ids=[row[0] for row in GREEN],
-)
+@named(("junit", "log", "defines_tests", "takes_locks", "status", "reason"), GREEN)
 def test_exit_0_is_a_pass_only_if_something_ran(
     junit: Junit | None, log: LogFacts, defines_tests: bool, takes_locks: bool, status: str, reason: str
 ) -> None:
@@ -127,11 +122,7 @@ TRIAGED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("ended", "evidence", "triage", "status", "reason", "line_no"),
-    [row[1:] for row in TRIAGED],
-    ids=[r[0] for r in TRIAGED],
-)
+@named(("ended", "evidence", "triage", "status", "reason", "line_no"), TRIAGED)
 def test_a_failure_has_the_reason_that_its_log_gives(
     ended: JobEnd, evidence: Evidence, triage: Triage, status: str, reason: str, line_no: int
 ) -> None:
@@ -159,7 +150,7 @@ WEIGHED = [
 ]
 
 
-@pytest.mark.parametrize(("junit", "counts", "evidence"), [row[1:] for row in WEIGHED], ids=[row[0] for row in WEIGHED])
+@named(("junit", "counts", "evidence"), WEIGHED)
 def test_of_junit_and_log_the_one_that_saw_more_counts(
     junit: Junit | None, counts: dict[str, int] | None, evidence: Evidence
 ) -> None:

@@ -9,33 +9,15 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.trials import rules, words
-from ci_tasks.trials.rules import (
-    AB,
-    BLOCKED,
-    DIFFERENT_FAILURE,
-    ERROR,
-    FAILED,
-    PASSED,
-    REPRODUCED,
-    RISE,
-    SAME_KIND,
-    Match,
-    Metrics,
-    Outcome,
-    Repeat,
-    TrialRule,
-    TrialVerdict,
-    student_tails,
-    telling,
-)  # fmt: skip
+from ci_tasks.trials.rules import AB, ERROR, RISE, Match, Metrics, Outcome, Repeat, TrialRule, TrialVerdict, telling
 
 ROOT = Path(__file__).parents[2]
-STATUSES = {"p": PASSED, "b": BLOCKED}
+STATUSES = {"p": rules.PASSED, "b": rules.BLOCKED}
 
 
 def runs(setting: str, letters: str) -> list[Outcome]:
     """p passed, b blocked; any other letter is a way of failing."""
-    return [Outcome(setting, "row", STATUSES.get(c, FAILED), "" if c in STATUSES else c) for c in letters]
+    return [Outcome(setting, "row", STATUSES.get(c, rules.FAILED), "" if c in STATUSES else c) for c in letters]
 
 
 def ended(rule: TrialRule, outcomes: Sequence[Outcome]) -> str | list[str]:
@@ -86,7 +68,7 @@ MATCHES = [
 
 @pytest.mark.parametrize(("letters", "most", "word"), MATCHES)
 def test_one_equal_failure_is_enough_and_one_run_is_one_run(letters: str, most: int, word: str | list[str]) -> None:
-    match = {"s": REPRODUCED, "a": SAME_KIND, "d": DIFFERENT_FAILURE}
+    match = {"s": rules.REPRODUCED, "a": rules.SAME_KIND, "d": rules.DIFFERENT_FAILURE}
     assert ended(Match("t", lambda one: match[one.signature], most), runs("t", letters)) == word
 
 
@@ -128,8 +110,8 @@ def test_of_several_rows_those_that_fail_are_compared(base: str, yours: str, wor
 
 
 def test_a_signature_that_varies_in_one_setting_gives_way_to_its_kind() -> None:
-    varying = [Outcome("yours", "row", FAILED, f"#{number}", "E") for number in range(3)]
-    other = [Outcome("base", "row", FAILED, "#x", "E")] * 3
+    varying = [Outcome("yours", "row", rules.FAILED, f"#{number}", "E") for number in range(3)]
+    other = [Outcome("base", "row", rules.FAILED, "#x", "E")] * 3
     assert [one.signature for one in telling([*varying, *other])] == ["E"] * 6
     assert [one.signature for one in telling([*varying[:1], *other])] == ["#0", "#x", "#x", "#x"]
 
@@ -190,14 +172,18 @@ SCATTER = [
 @pytest.mark.parametrize(("losses", "word"), SCATTER)
 def test_metrics_are_judged_by_the_scatter_of_pairs(losses: list[float], word: str | list[str]) -> None:
     seen = [
-        Outcome(side, "row", PASSED, metrics={"m": 1 - loss * (side == "yours")}) for loss in losses for side in BOTH
+        Outcome(side, "row", rules.PASSED, metrics={"m": 1 - loss * (side == "yours")})
+        for loss in losses
+        for side in BOTH
     ]
     assert ended(Metrics("base", "yours", "m", 0.05, 3), seen) == word
-    noisy = [Outcome(one.setting, "row", PASSED, metrics={**one.metrics, "m error": 1.0}) for one in seen]
+    noisy = [Outcome(one.setting, "row", rules.PASSED, metrics={**one.metrics, "m error": 1.0}) for one in seen]
     assert ended(Metrics("base", "yours", "m", 0.05, 3), noisy) in ("cannot tell", BOTH)
 
 
-@pytest.mark.parametrize("bad", [Outcome("base", "row", PASSED), Outcome("yours", "row", FAILED, metrics={"m": 1})])
+@pytest.mark.parametrize(
+    "bad", [Outcome("base", "row", rules.PASSED), Outcome("yours", "row", rules.FAILED, metrics={"m": 1})]
+)
 def test_a_run_without_the_metric_or_that_failed_ends_metrics_without_a_word(bad: Outcome) -> None:
     assert ended(Metrics("base", "yours", "m", 0.05), [bad]) == "cannot tell"
 
@@ -209,4 +195,4 @@ def test_the_page_of_statuses_has_the_words_and_exit_codes_of_the_table() -> Non
 # Tables of Student's t, two-sided 5 %.
 @pytest.mark.parametrize(("t", "freedom"), [(12.706, 1), (4.303, 2), (2.776, 4), (2.042, 30)])
 def test_the_tails_are_those_of_the_tables(t: float, freedom: int) -> None:
-    assert student_tails(t, freedom) == pytest.approx(0.05, abs=2e-4)
+    assert rules.student_tails(t, freedom) == pytest.approx(0.05, abs=2e-4)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.config import HostSpec
 from ci_tasks.errors import UsageError
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.trials.rules import AB, FAILED, PASSED, Outcome, Repeat, TrialRule
@@ -132,9 +131,6 @@ def test_the_directory_of_the_first_command_is_its_owners(tmp_path: Path, monkey
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path / "home"))
     with trial(Machine()):
         assert (tmp_path / "home").stat().st_mode & 0o77 == 0, "runs will lie there"
-
-
-HOST = HostSpec("here", runtime="none")
 
 
 def commit(checkout: Path) -> str:

@@ -73,8 +73,6 @@ def test_the_strategy_is_the_jobs_own(fail_fast: object, max_parallel: object, s
 
 # Marks of secrets
 
-MARK_A, MARK_B = secrets.mark("HF_TOKEN"), secrets.mark("WANDB_API_KEY")
-
 
 @pytest.mark.parametrize(("text", "names", "shown", "split"), CASES["text with marks can be listed shown and split"])
 def test_text_with_marks_can_be_listed_shown_and_split(

@@ -109,36 +109,26 @@ def job_of(text: str) -> Job:
     return read(text, "w.yml").jobs["a"]
 
 
-@pytest.mark.parametrize(
-    ("text", "needs"),
-    [("", ()), ("    needs: b\n", ("b",)), ("    needs: [b, c]\n", ("b", "c")), ("    needs: []\n", ())],
-)
-def test_needs_is_one_job_or_a_list(text: str, needs: tuple[str, ...]) -> None:
-    others = "  b: {uses: ./x.yml}\n  c: {uses: ./x.yml}\n"
-    assert job_of(minimal(text) + others).needs == needs
-
-
-CONTAINERS = [
-    ("", None),
+KEYS_OF_A_JOB: list[tuple[str, str, object]] = [
+    ("", "needs", ()),
+    ("    needs: b\n", "needs", ("b",)),
+    ("    needs: [b, c]\n", "needs", ("b", "c")),
+    ("    needs: []\n", "needs", ()),
+    ("", "container", None),
     # A string is the image; the empty one is none, so that an expression can switch it off.
-    ("    container: img:1\n", Container("img:1", line=5)),
-    ("    container: ''\n", None),
-    ("    container: {image: 'img:1'}\n", Container("img:1", line=5)),
-    (
-        "    container:\n      image: ${{ matrix.image }}\n      options: --ipc=host\n",
-        Container("${{ matrix.image }}", "--ipc=host", line=5),
-    ),
-]
+    ("    container: img:1\n", "container", Container("img:1", line=5)),
+    ("    container: ''\n", "container", None),
+    ("    container: {image: 'img:1'}\n", "container", Container("img:1", line=5)),
+    ("    container: {image: '${{ matrix.image }}', options: --ipc=host}\n", "container",
+     Container("${{ matrix.image }}", "--ipc=host", line=5)),
+    *((text, "matrix", matrix) for text, matrix in CASES["a matrix is a mapping or an expression"]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "container"), CONTAINERS)
-def test_a_container_is_an_image_or_an_object(text: str, container: Container | None) -> None:
-    assert job_of(minimal(text)).container == container
-
-
-@pytest.mark.parametrize(("text", "matrix"), CASES["a matrix is a mapping or an expression"])
-def test_a_matrix_is_a_mapping_or_an_expression(text: str, matrix: object) -> None:
-    assert job_of(minimal(text)).matrix == matrix
+@pytest.mark.parametrize(("text", "key", "value"), KEYS_OF_A_JOB)
+def test_a_key_of_a_job_may_be_written_in_several_ways(text: str, key: str, value: object) -> None:
+    others = "  b: {uses: ./x.yml}\n  c: {uses: ./x.yml}\n"
+    assert getattr(job_of(minimal(text) + others), key) == value
 
 
 STEP_NAMES = [
@@ -162,34 +152,25 @@ ABOOL = WorkflowInput("boolean", False)
 DECLARED = {"image": WorkflowInput("string", "x:1"), "gpus": WorkflowInput("number", 8), "name": WorkflowInput()}
 
 
-INPUTS = [
-    (f"{{{CALL}}}", DECLARED, True),
-    ("{workflow_dispatch: {inputs: {a: {type: boolean, default: false}}}}", {"a": ABOOL}, True),
+ON: list[tuple[str, dict[str, WorkflowInput], bool, tuple[str, ...]]] = [
+    (f"{{{CALL}}}", DECLARED, True, ("workflow_call",)),
+    ("{workflow_dispatch: {inputs: {a: {type: boolean, default: false}}}}", {"a": ABOOL}, True, ("workflow_dispatch",)),
     # A pull request or a push starts it without inputs.
-    (f"{{pull_request: , {CALL}}}", DECLARED, False),
-    (f"{{push: {{branches: [main]}}, {CALL}}}", DECLARED, False),
-    ("push", {}, False),
-    ("[push, workflow_call]", {}, False),
-    ("{workflow_call: , workflow_dispatch: {inputs: }}", {}, False),
+    (f"{{pull_request: , {CALL}}}", DECLARED, False, ("pull_request", "workflow_call")),
+    (f"{{push: {{branches: [main]}}, {CALL}}}", DECLARED, False, ("push", "workflow_call")),
+    ("push", {}, False, ("push",)),
+    ("[push, workflow_call]", {}, False, ("push", "workflow_call")),
+    ("{workflow_call: , workflow_dispatch: {inputs: }}", {}, False, ("workflow_call", "workflow_dispatch")),
+    ("{schedule: [], push: }", {}, False, ("schedule", "push")),
 ]
 
 
-@pytest.mark.parametrize(("on", "inputs", "needs_inputs"), INPUTS)
-def test_inputs_have_a_type_and_a_default(on: str, inputs: dict[str, WorkflowInput], needs_inputs: bool) -> None:
+@pytest.mark.parametrize(("on", "inputs", "needs_inputs", "events"), ON)
+def test_what_starts_it_and_its_inputs_with_a_type_and_a_default(
+    on: str, inputs: dict[str, WorkflowInput], needs_inputs: bool, events: tuple[str, ...]
+) -> None:
     parsed = read(minimal().replace("push", on, 1), "w.yml")
-    assert (parsed.inputs, parsed.needs_inputs) == (inputs, needs_inputs)
-
-
-EVENTS = [
-    ("push", ("push",)),
-    ("[push, pull_request]", ("push", "pull_request")),
-    ("{schedule: [], push: }", ("schedule", "push")),
-]
-
-
-@pytest.mark.parametrize(("on", "events"), EVENTS)
-def test_the_events_are_those_that_start_it(on: str, events: tuple[str, ...]) -> None:
-    assert read(minimal().replace("push", on, 1), "w.yml").events == events
+    assert (parsed.inputs, parsed.needs_inputs, parsed.events) == (inputs, needs_inputs, events)
 
 
 def test_what_came_from_a_template_says_so_in_its_place() -> None:

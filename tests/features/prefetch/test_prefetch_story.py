@@ -80,15 +80,6 @@ class World:
         print(dumps(encode(result, versioned=False)) if json else "\n".join(prefetch.text(result)))
         return 125 if result.blocked else 0
 
-    def row_problems(self) -> dict[str, str]:
-        """What rows would lack in a run with --prefetch."""
-        request = RunRequest("short", host="box", prefetch=True)
-        ready = prepare(open_source(str(self.repo)), self.config, request, open_executor)
-        try:
-            return dict(ready.sessions[0].row_problems)
-        finally:
-            ready.close()
-
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub) -> Iterator[World]:
@@ -158,8 +149,10 @@ def test_before_a_run_everything_is_brought_and_rows_that_lack_something_are_nam
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.hub.repos["dataset", "org/d"].gated = "auto"
-    problems = world.row_problems()
-    ((row, problem),) = problems.items()
+    request = RunRequest("short", host="box", prefetch=True)
+    ready = prepare(open_source(str(world.repo)), world.config, request, open_executor)
+    ready.close()
+    ((row, problem),) = ready.sessions[0].row_problems.items()
     assert "one" in row and "org/d (dataset) is gated" in problem
     assert (world.disk / "models/m/config.json").exists()
     assert "fetching org/m (100.0 kB) to " in capsys.readouterr().out

@@ -11,14 +11,9 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.features.verl.judge import training_run
 from ci_tasks.features.verl.judge.training_log import TrainingFacts
-from ci_tasks.features.verl.judge.training_run import (
-    BuiltModel,
-    CheckpointFiles,
-    HookedModule,
-    ParallelSizes,
-    TrainingRun,
-)
+from ci_tasks.features.verl.judge.training_run import BuiltModel, CheckpointFiles, HookedModule, ParallelSizes
 from ci_tasks.features.verl.levels.levels import Training
 from ci_tasks.features.verl.probe_hook import MODULES, TABLE
 from ci_tasks.features.verl.suite import SUITE
@@ -120,7 +115,7 @@ def test_a_training_is_noted_as_it_was_configured_built_logged_and_saved(python:
     """A name that this revision does not have is not among those that were found."""
     run(python, PROGRAM.replace("ROOT", str(tmp_path)))
     saved, gone = f"{tmp_path}/actor", f"{tmp_path}/none"
-    noted = TrainingRun(Training("", 0, {}), TrainingFacts(), evidence=python.evidence())
+    noted = training_run.TrainingRun(Training("", 0, {}), TrainingFacts(), evidence=python.evidence())
     files = {"dist_ckpt/part.distcp": 7}
     expected: dict[tuple[str, type[Any]], list[Any]] = {
         ("model", BuiltModel): [MODEL],

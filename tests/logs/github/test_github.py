@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import requests
 from ci_tasks.errors import Blocked, CiTasksError, UsageError
 from ci_tasks.logs import github
 from ci_tasks.logs.github import GitHubUrl, WorkflowJob, api_base, open_failed_jobs, parse_url
+from ci_tasks.logs.job_log import from_url
 from tests.logs.github.github_server import REPO, SIGNATURE, Answer, Serving, Storage, job, leads_to, run
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -216,7 +216,7 @@ def test_trouble_that_stays_has_an_end(
 
 
 def test_nobody_answers(api: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    nowhere = f"http://127.0.0.1:{unused_port()}"
+    nowhere = "http://127.0.0.1:9"
     api.on(f"{AT}/logs", Answer(302, b"", {"Location": f"{nowhere}/log?{SIGNATURE}"}))
     assert "github.com cannot be read: Connection refused" in refused().message, "without the signature"
     monkeypatch.setenv("GITHUB_API_URL", nowhere)
@@ -236,13 +236,6 @@ def test_the_proxy_of_the_environment_is_used(api: Serving, storage: Storage, mo
     monkeypatch.setenv("http_proxy", api.url)
     assert log_at(JOB) == storage.log
     assert all(path.startswith("http://") for path in api.paths())
-
-
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: Any = probe.getsockname()[1]
-        return int(port)
 
 
 # -- what `--url URL` reads, from a GitHub of our own: which job, what is known of it, and what each refusal means -----
@@ -274,37 +267,47 @@ def test_the_only_failed_job_of_a_run_is_meant_however_many_there_are(api: Servi
     assert api.paths().count(f"{REPO}/actions/runs/7/jobs") == 3
 
 
+def test_what_a_log_does_not_say_is_known_from_github(api: Serving, storage: Storage) -> None:
+    storage.log = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    api.on(f"{REPO}/actions/runs/7", {**run(), "pull_requests": [{"number": 45}]})
+    (analysed,) = from_url(JOB, only_one=True)
+    found = analysed.job
+    assert (found.repository, found.job_name, found.workflow) == (
+        "THUDM/slime",
+        "job 9",
+        ".github/workflows/pr-test.yml",
+    )
+    assert (found.runner_name, found.pull_request, found.conclusion) == ("h100-3", 45, "failure")
+    assert analysed.triage.cause == "cuda_oom"
+
+
 def test_of_several_failed_jobs_each_address_is_given_or_all_are_read(api: Serving, storage: Storage) -> None:
     api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(9), job(10, "success"), job(11, "timed_out")])
     error = refused(RUN)
     assert (error.exit_code, "2 jobs failed in run 7 of THUDM/slime" in error.message) == (2, True)
     assert error.hint == f"--url takes:\n  job 9: {JOB}\n  job 11: {RUN}/job/11"
     api.on(f"{REPO}/actions/jobs/11/logs", leads_to(storage))
-    with open_failed_jobs(RUN) as failed:
-        assert [job.id for job, _ in failed] == [9, 11]
+    api.requests.clear()
+    assert [one.job.job_name for one in from_url(RUN)] == ["job 9", "job 11"]
+    assert api.paths().count(f"{REPO}/actions/runs/7/jobs") == 1
     assert api.paths().count(f"{REPO}/actions/jobs/9") == 0, "a listed job is not asked for again"
 
 
-NO_FAILURE: list[tuple[list[Any], str]] = [
-    ([job(9, "success"), job(10, "skipped")], "nothing failed in run 7"),
-    ([job(9, "success"), job(10, None)], "nothing has failed yet in run 7 of THUDM/slime; not completed: job"),
-    ([], "no job of it ran"),
-]
-NOT_FAILED: list[tuple[Any, str]] = [
-    (job(9, None), "nothing has failed yet in job 'job 9'"),
-    (job(9, "success"), "nothing failed in job 'job 9' of THUDM/slime"),
-    (job(9, "skipped"), "nothing failed in job 'job 9'"),
+NOT_FAILED: list[tuple[str, list[Any], str]] = [
+    (RUN, [job(9, "success"), job(10, "skipped")], "nothing failed in run 7"),
+    (RUN, [job(9, "success"), job(10, None)], "nothing has failed yet in run 7 of THUDM/slime; not completed: job"),
+    (RUN, [], "no job of it ran"),
+    (JOB, [job(9, None)], "nothing has failed yet in job 'job 9'"),
+    (JOB, [job(9, "success")], "nothing failed in job 'job 9' of THUDM/slime"),
+    (JOB, [job(9, "skipped")], "nothing failed in job 'job 9'"),
 ]
 
 
 def test_a_run_or_a_job_or_a_pull_request_that_did_not_fail_is_refused(api: Serving) -> None:
-    for jobs, message in NO_FAILURE:
+    for url, jobs, message in NOT_FAILED:
         api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", jobs)
-        error = refused(RUN)
-        assert (type(error), message in error.message) == (UsageError, True), error
-    for body, message in NOT_FAILED:
-        api.on(f"{REPO}/actions/jobs/9", body)
-        error = refused(JOB)
+        api.on(f"{REPO}/actions/jobs/9", *jobs[:1])
+        error = refused(url)
         assert (type(error), message in error.message) == (UsageError, True), error
     pull(api, [run(12, "success", head_sha=NEW), run(10, head_sha=OLD)], {})
     assert "nothing failed in pull request 45" in refused(f"{WEB}/pull/45").message

@@ -75,17 +75,14 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def described(rule: dict[str, Any]) -> dict[str, Any]:
-    return {"words": "boom", "rules": [rule], "frames": []}
-
-
-def changed(good: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in {**good, **change}.items() if value is not ...}
+def read_rule(**change: Any) -> Rule:
+    rule = {key: value for key, value in {**GOOD, **change}.items() if value is not ...}
+    return compiled({"words": "boom", "rules": [rule], "frames": []}).rules[0]
 
 
 @named(("change", "says"), BROKEN)
 def test_what_is_written_wrongly_is_named(change: dict[str, Any], says: str) -> None:
-    assert compiled(described(GOOD)).rules[0].name == "sample"
+    assert read_rule().name == "sample"
     with pytest.raises(ValueError, match="sample") as raised:
-        compiled(described(changed(GOOD, change)))
+        read_rule(**change)
     assert says in str(raised.value)
