@@ -15,7 +15,6 @@ from ci_tasks.results.judge_run import modules_lacking
 from tests.logs import github_format as github
 
 Read = Callable[..., AnalysedLog]
-Capture = pytest.CaptureFixture[str]
 FIRST, SECOND = "1" * 40, "2" * 40
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 MISSING = "ModuleNotFoundError: No module named 'flash_attn'"
@@ -79,7 +78,7 @@ def test_of_two_failed_jobs_none_is_guessed(raw: bytes, read: Read) -> None:
 
 
 @pytest.mark.parametrize("raw", [github.render(PASSED) + github.render(FAILED), zipped(PASSED, FAILED)])
-def test_a_job_can_be_named(raw: bytes, read: Read, capsys: Capture) -> None:
+def test_a_job_can_be_named(raw: bytes, read: Read, capsys: pytest.CaptureFixture[str]) -> None:
     assert read(raw, PASSED.name).triage.verdict == "passed"
     for log in (raw, github.render(FAILED), github.from_gh(FAILED), OOM.encode()):
         assert read(log, FAILED.name).triage.cause == "cuda_oom"

@@ -416,13 +416,13 @@ BEFORE = Plan(id="X.01", row="row", host="h", checkout=OLD, script=SCRIPT, works
 @pytest.mark.parametrize(
     ("names", "step"),
     [
-        ("started", 1),  # it was blocked before its first step
-        ("started step step", 2),  # it was killed
-        ("started step step,step failed,step ended", 2),  # a step of `if: always()` came after
+        (["started"], 1),  # it was blocked before its first step
+        (["started", "step", "step"], 2),  # it was killed
+        (["started", "step", "step", "step failed", "step", "ended"], 2),  # a step of `if: always()` came after
     ],
 )
-def test_the_failed_step_is_the_last_that_began_before_one_failed(names: str, step: int) -> None:
-    events = [Event(1.0, name) for part in names.split(",") for name in _names(part)]
+def test_the_failed_step_is_the_last_that_began_before_one_failed(names: list[str], step: int) -> None:
+    events = [Event(1.0, name) for name in names]
     assert failed_step(BEFORE, events) == step
     again = replace(BEFORE, retry=Retry(("/h/w",), step=4))
     assert failed_step(again, events) == step + 3, "steps that a retry did not run count as well"
@@ -430,10 +430,6 @@ def test_the_failed_step_is_the_last_that_began_before_one_failed(names: str, st
     assert failed_step(beside, events) == step + 3, "a job on a host with docker that runs in no container of its own"
     inside = replace(again, script="  export CI_TASKS_INSIDE=1\n", container=ContainerRules())
     assert failed_step(inside, events) == 1, "what steps did in a job's container has gone with it"
-
-
-def _names(part: str) -> list[str]:
-    return [part] if part == "step failed" else part.split()
 
 
 def test_it_runs_the_same_script_with_the_new_commit_in_the_oldest_workspace_after_the_newest_run() -> None:

@@ -115,7 +115,6 @@ def never(row: str) -> RunRecord:
     return RunRecord("b.01", "l", row, "h100b", "blocked", attempts=(Attempt("b.01", "h100b", "blocked"),))
 
 
-ALONE = [ran("alone", "h", 0, 5)]
 UNTIMED = [ran("a", "h", 0, 5, ended_at=None), ran("b", "h", 0, 5, started_at="soon")]
 MOVED = ran("moved", "y", 40, 80, earlier=[attempt("x", 0, 40, status="lost")])
 
@@ -124,7 +123,7 @@ WALL_TIMES = [
     ([ran("a", "h100a", 0, 600), ran("b", "h100a", 600.3, 1200, 4), never("never")], ["Wall time: 20 min"]),
     ([MOVED, ran("other", "y", 40, 60)], ["Wall time: 80 s"]),
     ([], []),
-    (ALONE, []),
+    ([ran("alone", "h", 0, 5)], []),
     ([never("a"), never("b")], []),
     (UNTIMED, []),
     ([ran("a", "h", 0, 5, 0), ran("b", "h", 0, 5, 0)], []),

@@ -184,9 +184,6 @@ def test_a_home_that_can_be_no_directory_is_the_persons_error(path: str, monkeyp
     assert store.HOME_ENV in caught.value.hint
 
 
-DAY = 24 * 3600.0
-
-
 def own(phase: Phase = "running") -> BatchState:
     me = processes.identity()
     return BatchState(phase, me.pid, me.pid_start, me.boot_id, platform.node(), time.time())
@@ -206,7 +203,7 @@ CASES: list[tuple[str, BatchState, bool, bool]] = [
     ("another process with that number", replace(own(), pid_start="1"), False, True),
     ("a process before the machine restarted", replace(own(), boot_id="another boot"), False, True),
     ("another machine, a minute ago", replace(own(), machine="other", pid=1, written_at=time.time() - 60), True, False),
-    ("another machine, two days ago", replace(own(), machine="other", written_at=time.time() - 2 * DAY), False, True),
+    ("another machine, two days ago", replace(own(), machine="other", written_at=time.time() - 2 * 86400), False, True),
     ("another machine's that is over", replace(own("ended"), machine="other"), False, False),
 ]
 

@@ -45,12 +45,11 @@ jobs:
     env: {ARGS: "${{ inputs.count }} ${{ inputs.flag }} ${{ inputs.suite }} ${{ matrix.part }} ${{ matrix.size }}"}
     steps: [{run: "x ${{ secrets.TOKEN }} ${{ secrets.HF_TOKEN }} ${{ github.job }}"}]
 """
-FILES = {".github/workflows/run.yml": CALLED}
 EVENT = EventContext(secrets=("HF_TOKEN",))
 
 
 def read(text: str = CALLER, files: dict[str, str] | None = None) -> Workflow:
-    return read_with_called(text, "ci.yml", (FILES if files is None else files).get)
+    return read_with_called(text, "ci.yml", ({".github/workflows/run.yml": CALLED} if files is None else files).get)
 
 
 def rows_of(workflow: Workflow, label: str) -> list[Row]:
@@ -71,11 +70,8 @@ def test_rows_are_those_of_the_callers_matrix_by_the_jobs_own() -> None:
     assert [row.env["ARGS"] for row in found] == [f"{n} true all {part} " for n in (2, 8) for part in "ab"]
     assert {row.trigger for row in found} == {"run-stage"} and {row.env["OF"] for row in found} == {"the-called"}
     assert [(row.index, row.total) for row in found] == [(0, 2), (1, 2)] * 2
-
-
-def test_inputs_have_their_defaults_and_types() -> None:
     (first, _) = rows_of(read(), "all/run")
-    assert first.env["ARGS"] == "1 false all a " and first.gpus == 0
+    assert (first.env["ARGS"], first.gpus) == ("1 false all a ", 0), "inputs have their defaults and types"
 
 
 @pytest.mark.parametrize(("label", "token", "hf_token"), [("stage/run", True, False), ("all/run", False, True)])

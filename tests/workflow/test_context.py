@@ -104,10 +104,7 @@ def test_what_is_no_number_is_an_error(raw: Any) -> None:
 
 
 # The text of a file, its key `k`, and where the refused part stands: line and text.
-PLACES = CASES["an error names its line"]
-
-
-@named(("text", "line", "shown", "message"), PLACES)
+@named(("text", "line", "shown", "message"), CASES["an error names its line"])
 def test_an_error_stands_on_the_line_of_the_refused_part(text: str, line: int, shown: str, message: str) -> None:
     raw = yaml_lines.load(text)["k"]
     with pytest.raises(WorkflowError) as caught:

@@ -18,13 +18,12 @@ from tests.parts import git
 from tests.parts.commands import run_command
 
 SAMPLE = Path(__file__).resolve().parents[3] / "examples/tiny-slime"
-TREE = ("tests", ".github")
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """The sample with one of its tests, since each is recorded in a process, as a repository with one commit."""
-    for part in TREE:
+    for part in ("tests", ".github"):
         shutil.copytree(SAMPLE / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
     for test in (tmp_path / "tests").glob("**/test_*.py"):
         if test.name != "test_tiny_ppo.py":

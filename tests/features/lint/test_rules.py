@@ -86,10 +86,6 @@ def changed(old: str, new: str) -> CheckoutFiles:
     return subject(WORKFLOW.replace(old, new))
 
 
-def without(path: str) -> CheckoutFiles:
-    return subject(tests={name: text for name, text in CLEAN.items() if name != path})
-
-
 def having(path: str, text: str) -> CheckoutFiles:
     return subject(tests={**CLEAN, path: text})
 
@@ -202,19 +198,19 @@ def checkout(rule: ChangedRule | None, files: dict[str, str], *commands: str) ->
 
 
 NEW, DEEP = "tests/test_c.py", "tests/utils/test_c.py"
+ONE_GPU = f"NUM_GPUS = 1\n{RUNS}"
 STARTS = f"import subprocess\nNUM_GPUS = 4\nCOMMAND = ['torchrun', '{DEEP}']\n{RUNS}"
 CHANGED = "in no job's matrix; run-ci-changed"
 # The rule of the job for changed tests, files, a command of another step; the finding, or "" if it is reached.
 REACHES: dict[str, tuple[ChangedRule | None, dict[str, str], str, str, str]] = {
     "nothing": (None, {NEW: RUNS}, "", "unreachable", "in no job's matrix"),
-    "the job for changed tests alone": (FAILS, {NEW: f"NUM_GPUS = 1\n{RUNS}"}, "", "unregistered",
-     f"{CHANGED} runs it when it changes, with 1 GPU"),
+    "the job of changes": (FAILS, {NEW: ONE_GPU}, "", "unregistered", f"{CHANGED} runs it when it changes, with 1 GPU"),
     "no pathspec": (FAILS, {DEEP: RUNS}, "", "unreachable", f"{CHANGED} selects only 'tests/test_*.py'"),
     "a step": (FAILS, {DEEP: RUNS}, f"python {DEEP} --fast", "", ""),
     "pytest with its directory": (FAILS, {DEEP: RUNS}, "pytest tests/utils", "", ""),
     "pytest with all tests": (FAILS, {DEEP: RUNS}, "python -m pytest -q ./tests/", "", ""),
     "a registered test that starts it": (FAILS, {"tests/test_a.py": STARTS, DEEP: RUNS}, "", "", ""),
-}  # fmt: skip
+}
 
 
 @named(("changed_by", "files", "command", "rule", "message"), REACHES)

@@ -250,9 +250,13 @@ def job_at(url: str) -> WorkflowJob:
         return failed[0]
 
 
-def test_a_failed_job_comes_with_its_log_and_what_github_knows(api: Serving, storage: Storage) -> None:
+def test_a_failed_job_comes_with_its_log_and_what_github_knows_and_a_check_is_its_job(
+    api: Serving, storage: Storage
+) -> None:
     with open_failed_jobs(JOB) as (failed,):
         assert b"".join(failed[1].jobs[0].chunks()) == storage.log
+    for url in (f"{WEB}/pull/45/checks?check_run_id=9", f"{WEB}/commit/{'a' * 40}/checks/9", f"{API}/actions/jobs/9"):
+        assert job_at(url).id == 9, url
     workflow, ended = ".github/workflows/pr-test.yml", ("completed", "failure", "h100-3", JOB)
     assert failed[0] == WorkflowJob("THUDM/slime", workflow, 9, "job 9", *ended)
 
@@ -324,13 +328,6 @@ def test_a_cancelled_job_is_meant_where_none_failed_and_not_beside_one(api: Serv
     assert job_at(RUN).conclusion == "cancelled"
     api.on_list(f"{REPO}/actions/runs/7/jobs", "jobs", [job(9), job(10, "cancelled")])
     assert job_at(RUN).id == 9
-
-
-@pytest.mark.parametrize(
-    "url", [f"{WEB}/pull/45/checks?check_run_id=9", f"{WEB}/commit/{'a' * 40}/checks/9", f"{API}/actions/jobs/9"]
-)
-def test_a_check_is_its_job(api: Serving, url: str) -> None:
-    assert job_at(url).id == 9
 
 
 NEW, OLD = "b" * 40, "a" * 40

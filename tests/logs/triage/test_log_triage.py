@@ -141,7 +141,6 @@ FULL, EXIT_1 = "OSError: [Errno 28] No space left on device", "##[error]Process 
 DIED = "subprocess.CalledProcessError: Command '['python', '-m', 'engine']' died with <Signals.SIGKILL: 9>."
 SCRIPT = "##[group]Run verl\ngrep 'CUDA out of memory' log\necho 'No CUDA GPUs are available'\n##[endgroup]\n"
 SURVIVED = "".join(f"ERROR: request {name} failed: no such tool\n" for name in NAMES)
-NO_SPACE = {"cause": "disk_full", "line_no": 2}
 KEY_ERROR = {"line": "KeyError: 'lr'"}
 LAUNCH = "srun: error: Task launch for 7.1 failed on node n7: Job credential expired\n"
 STATE = '1 - "POST /sleep HTTP/1.1" 200 OK\n1 - "GET /v1/models HTTP/1.1" 200 OK\n'
@@ -162,7 +161,7 @@ HUB = "ERROR 429 Client Error: Too Many Requests for url: https://huggingface.co
 # what the log is, the log, its exit code → what the answer has
 ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
     ("it passed", OOM, 0, {"verdict": PASSED}),
-    ("UTF-8", f"caf\n{FULL}: '/größe/данные'\nx", None, NO_SPACE),
+    ("UTF-8", f"caf\n{FULL}: '/größe/данные'\nx", None, {"cause": "disk_full", "line_no": 2}),
     ("a byte order mark", f"\ufeff{FULL}: '/x'", None, {"cause": "disk_full", "line": f"{FULL}: '/x'"}),
     ("an emptied log's hole", b"\0" * 4096 + b"RuntimeError: CUDA error: illegal access\n", None, {"verdict": FAILED}),
     ("a binary line", b"\x7fELF\0error: No space left on device\0%s failed\n", None, {"verdict": UNKNOWN}),

@@ -3,7 +3,6 @@ bash that checks what a training needs, in the wrapper's own Python, and then tr
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -210,21 +209,26 @@ class Machine:
 
     def run(self, request: LevelRequest, wrapper: str = WRAPPERS, more: str = "", **how: Any) -> list[str]:
         """The marks of the step up to its first training."""
-        script = text_of(request, wrapper, **how)
+        lines = self.bash(f"{more}\n{before_trainings(request, wrapper, **how)}").stdout.splitlines()
+        mark = "ci-tasks-verl: "
+        return [line.removeprefix(mark) for line in lines if line.startswith(mark)]
+
+    def bash(self, script: str) -> subprocess.CompletedProcess[str]:
         env = {
             "PATH": f"{self.root}/bin:/usr/bin:/bin",
             "GITHUB_WORKSPACE": str(self.root), "HOME": f"{self.root}/home", "CI_TASKS_RUN_DIR": str(self.root),
             "PYTHONPATH": f"{self.root}/probe/start",
         }  # fmt: skip
-        script = f"{more}\n{script[: script.index(chr(10) + 'train ')]}"
-        done = subprocess.run(["bash", "-c", script], env=env, text=True, capture_output=True)
-        mark = "ci-tasks-verl: "
-        return [line.removeprefix(mark) for line in done.stdout.splitlines() if line.startswith(mark)]
+        return subprocess.run(["bash", "-c", script], env=env, text=True, capture_output=True)
 
     @property
     def calls(self) -> str:
         file = self.root / "calls"
         return file.read_text() if file.exists() else ""
+
+
+def before_trainings(request: LevelRequest, wrapper: str = WRAPPERS, **how: Any) -> str:
+    return text_of(request, wrapper, **how).partition("\ntrain ")[0]
 
 
 def quiet(**more: Any) -> LevelRequest:
@@ -321,12 +325,7 @@ CONTRADICTED_BY_OUTPUT = [
 
 @pytest.mark.parametrize(("said", "why"), CONTRADICTED_BY_OUTPUT)
 def test_a_level_0_that_its_own_output_contradicts_ends_the_run(tmp_path: Path, said: str, why: str) -> None:
-    Machine(tmp_path)
     train = f"train 'level 0' 1 {shlex.quote(f'echo {shlex.quote(said)}')}; train other 1 true"
-    text = text_of(quiet())
-    script = text[: text.index("\ntrain ")] + f"\n{train}"
-    path = f"{tmp_path}/bin:{os.environ['PATH']}"
-    env = {"PATH": path, "GITHUB_WORKSPACE": str(tmp_path), "HOME": f"{tmp_path}/home"}
-    done = subprocess.run(["bash", "-c", script], env=env, text=True, capture_output=True)
+    done = Machine(tmp_path).bash(f"{before_trainings(quiet())}\n{train}")
     assert (done.returncode, "begin: other" in done.stdout) == ((1, False) if why else (0, True)), done.stdout
     assert why in done.stdout and ("level-0: fail" in done.stdout) is bool(why)
