@@ -331,7 +331,7 @@ BUDGETS = {
     "ci_tasks/run": 2_727,
     "ci_tasks/trials": 1_569,
     "ci_tasks/workflow": 1_983,
-    "tests": 32_564,
+    "tests": 32_419,
 }
 
 
