@@ -23,7 +23,7 @@ import signal
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import run_directory
 from .files import content_of, file_lock, is_locked
@@ -105,14 +105,9 @@ def start_time(pid: int) -> Optional[str]:
     return found.start if found is not None and found.is_alive else None
 
 
-def alive(status: Status) -> bool:
-    """Whether the agent that wrote `status` still runs here."""
-    return status.pid is not None and is_running(Identity(status.pid, status.pid_start, status.boot_id))
-
-
-def is_running(process: Identity) -> bool:
-    """Whether that very process runs here."""
-    started = start_time(process.pid) if process.boot_id == boot_id() else None
+def alive(process: Union[Identity, Status]) -> bool:
+    """Whether that very process, or the agent that wrote that status, still runs here."""
+    started = start_time(process.pid) if process.pid is not None and process.boot_id == boot_id() else None
     return started is not None and started == process.pid_start
 
 

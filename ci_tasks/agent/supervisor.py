@@ -47,15 +47,16 @@ def supervise(run_dir: str, started: Callable[[], None]) -> None:
     if plan is None:
         raise RecordError(paths.plan, "", "missing")
     with SignalPipe() as signals:
-        Supervisor(paths, plan, rd.RunLog(paths.log, rd.secret_values(plan)), signals).run(started)
+        Supervisor(paths, plan, signals).run(started)
 
 
 class Supervisor:
-    def __init__(self, paths: rd.RunDir, plan: Plan, log: rd.RunLog, signals: SignalPipe) -> None:
-        self.paths, self.plan, self.log, self.signals = paths, plan, log, signals
+    def __init__(self, paths: rd.RunDir, plan: Plan, signals: SignalPipe) -> None:
+        self.paths, self.plan, self.signals = paths, plan, signals
+        self._secrets, self.started_at = rd.secret_values(plan), time.time()
+        self.log = rd.RunLog(paths.log, self._secrets)
         self.own = rd.opened(paths.path)  # for what is written while the job runs
         self.timeout, self.stall = plan.timeout_minutes * 60, plan.stall_minutes * 60
-        self._secrets, self.started_at = rd.secret_values(plan), time.time()
         self._oom_kills = processes.oom_kills()
         began = {"started_at": self.started_at, "secrets": rd.given_secrets(plan), "shell": rd.shell_variables()}
         self.status = Status("running", **began, **processes.identity()._asdict())  # type: ignore[arg-type]

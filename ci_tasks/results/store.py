@@ -271,7 +271,7 @@ class BatchState:
         """Whether the command still works on its rows. One on another machine is believed for a day."""
         if self.phase == "ended":
             return False
-        return processes.is_running(self.owner) if self.is_here else time.time() < self.written_at + _BELIEVED
+        return processes.alive(self.owner) if self.is_here else time.time() < self.written_at + _BELIEVED
 
     @property
     def was_killed(self) -> bool:

@@ -24,7 +24,7 @@ from ..codec import RecordError, from_json, masked_record, to_json
 from ..containers.run_containers import RunContainers
 from ..files import content_of, replace_file
 from ..probe.evidence import ProcessEvidence, read_evidence
-from .look import DeadProcess, HangFacts, ProcessFacts, Reason, RecordedCollective
+from .look import HangFacts, ProcessFacts, Reason, RecordedCollective
 
 SECONDS = 45.0  # for the processes
 DUMP_SECONDS = 8.0  # for torch to write its flight recorder
@@ -90,14 +90,14 @@ def completed(seen: Mapping[str, HangFacts], probed: Sequence[ProcessEvidence]) 
             yield replace(item, place=place, env={**item.env, **known.get(id, {})})
 
 
-def _dead(probed: Sequence[ProcessEvidence], found: Sequence[ProcessFacts]) -> Iterator[DeadProcess]:
+def _dead(probed: Sequence[ProcessEvidence], found: Sequence[ProcessFacts]) -> Iterator[ProcessFacts]:
     alive = {(process.namespace_pid, process.start) for process in found}
     for item in probed:
         if item.rank is not None and (item.pid, item.start) not in alive:
             last = item.exceptions[-1].chain[0] if item.exceptions and item.exceptions[-1].chain else None
             end = "it ended by itself" if item.end else "it was killed, or ended without Python's exit"
             end = "%s: %s" % (last.type, last.message.split("\n")[0][:300]) if last else end
-            yield DeadProcess(item.pid, item.ppid, item.env, end)
+            yield ProcessFacts(item.pid, item.ppid, env=item.env, end=end)
 
 
 def _write(paths: run_directory.RunDir, facts: HangFacts) -> None:

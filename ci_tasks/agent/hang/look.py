@@ -30,14 +30,16 @@ Reason = Literal["request", "stall", "timeout"]
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """A process of the run that was there in both looks. `place` is its container, empty for none; pids count there.
-    `namespace_pid` is its number in its innermost namespace. `env` are the variables that say its rank.
+    """A process of the run, which was there in both looks or is gone. `place` is its container, empty for none; pids
+    count there. `namespace_pid` is its number in its innermost namespace. `env` are the variables that say its rank.
 
     `state` is that of its main thread, R if it was another one in the first look; `wchan` is the function of the kernel
     in which that thread waits. `held` has such a function for each thread that was in uninterruptible sleep (state D)
     all the time between the looks. `stacks` are those of its threads as faulthandler writes them, the main thread last.
     `same_stacks`: its main thread was in the same functions of the program in both looks, None if there was one look.
-    `main_cpu` and `cpu` are the shares of a processor that its main thread and all of it used between the looks."""
+    `main_cpu` and `cpu` are the shares of a processor that its main thread and all of it used between the looks.
+
+    `end`, of a rank's process that is gone: how it ended, as the probe saw it."""
 
     pid: int
     ppid: int
@@ -54,16 +56,6 @@ class ProcessFacts:
     same_stacks: Optional[bool] = None
     main_cpu: float = 0.0
     cpu: float = 0.0
-
-
-@dataclass(frozen=True)
-class DeadProcess:
-    """A process with the variables of a rank that is no more, and how it ended, as the probe saw it. Its pids count in
-    its container."""
-
-    pid: int
-    ppid: int
-    env: Mapping[str, str] = field(default_factory=dict)
     end: str = ""
 
 
@@ -91,7 +83,7 @@ class HangFacts:
     request: str = ""
     seconds: float = 0.0
     processes: Tuple[ProcessFacts, ...] = ()
-    gone: Tuple[DeadProcess, ...] = ()
+    gone: Tuple[ProcessFacts, ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)
     ras: Mapping[str, str] = field(default_factory=dict)
     collectives: Tuple[RecordedCollective, ...] = ()

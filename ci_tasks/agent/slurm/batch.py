@@ -17,7 +17,7 @@ from typing import Dict, List, Mapping, Optional
 from .. import processes, run_directory, supervisor
 from ..gpus.locks import ResourcesUnavailable
 from ..records import Plan, SlurmAllocation, SlurmJob, SlurmStart
-from ..run_directory import VISIBLE_GPUS, RunLog, secret_values
+from ..run_directory import VISIBLE_GPUS
 from ..trees.git import StoreError
 from ..trees.workspace import TreeStore
 from . import jobs
@@ -65,13 +65,12 @@ def batch(run_dir: str) -> int:
         problem = str(error)
     signal.pthread_sigmask(signal.SIG_BLOCK, processes.BLOCKED_AT_START)
     with processes.SignalPipe() as wake:
-        log = RunLog(paths.log, secret_values(plan))
-        if is_requeued:
-            place = "(requeue %d), on %s" % (start.restarts, os.environ.get("SLURMD_NODENAME"))
-            log.write_line("ci-tasks: Slurm started the job again %s; it starts over in a new checkout" % place)
         # Slurm decides which GPUs the job has, and who shares the node.
         plan = replace(plan, gpu_locks=None, exclusive=(), host_env={**plan.host_env, **passed})
-        agent = _BatchSupervisor(paths, plan, log, wake)
+        agent = _BatchSupervisor(paths, plan, wake)
+        if is_requeued:
+            place = "(requeue %d), on %s" % (start.restarts, os.environ.get("SLURMD_NODENAME"))
+            agent.log.write_line("ci-tasks: Slurm started the job again %s; it starts over in a new checkout" % place)
         agent.prepare(start, passed, problem)
         agent.run(lambda: None)
     jobs.delete_secrets(run_dir)

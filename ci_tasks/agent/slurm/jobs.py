@@ -199,36 +199,30 @@ def _write_waiting(run_dir: str, reason: str) -> None:
 
 
 def query(jobs: Sequence[str], run: RunProgram = run_program) -> Tuple[Dict[str, SlurmJobState], str]:
-    """{job: its state} of those that squeue, or else sacct, knows, and why Slurm does not answer, or "". The reason is
-    the only field that may contain a `|`, so it comes last."""
-    fields = ("JobID", "State", "StartTime", "NodeList", "exit_code", "Reason")
+    """{job: its state} of those that squeue, or else sacct, knows, and why Slurm does not answer, or ""."""
+    fields = ("JobID", "State", "NodeList", "exit_code", "StartTime", "Reason")
     form = "--Format=" + ",".join(field + ":|" for field in fields)
     squeue = ["squeue", "--noheader", "--states=all", "--jobs=" + ",".join(sorted(jobs)), form]
     answer = run(squeue, TIMEOUT) if jobs else QueryAnswer(0)
     if answer.code != 0 and "Invalid job id" not in answer.err:  # that Slurm remembers none of them is an answer
         return {}, answer.last_line
-    known = parse_squeue(answer.out)
+    known = parse_states(answer.out)
     missing = [job for job in jobs if job not in known]
-    sacct = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,ExitCode,NodeList"]
+    sacct = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,NodeList,ExitCode"]
     history = run([*sacct, "--jobs=" + ",".join(sorted(missing))], TIMEOUT) if missing else QueryAnswer(1)
-    known.update(parse_sacct(history.out) if history.code == 0 else {})
+    known.update(parse_states(history.out) if history.code == 0 else {})
     return {job: state for job, state in known.items() if job in jobs}, ""
 
 
-def parse_squeue(text: str) -> Dict[str, SlurmJobState]:
-    """{job: its state}"""
+def parse_states(text: str) -> Dict[str, SlurmJobState]:
+    """{job: its state} of lines as `12|CANCELLED by 1000|gpu1|0:15`, of squeue with when it starts, and the reason, the
+    only field that may contain a `|`."""
     states = {}
     for line in text.splitlines():
-        job, state, start, node, code, reason = [_value(field.strip(" |")) for field in (line + "|" * 5).split("|", 5)]
+        fields = [field.strip(" |") for field in (line + "|" * 5).split("|", 5)]
+        job, state, node, code, start, reason = ["" if field in _EMPTY else field for field in fields]
+        state = state.partition(" ")[0]
         states[job] = SlurmJobState(state, reason, start, node, _exit_code(code) if state in _OVER else None)
-    return states
-
-
-def parse_sacct(text: str) -> Dict[str, SlurmJobState]:
-    """12|CANCELLED by 1000|0:15|gpu1"""
-    states = {}
-    for job, state, code, node in (line.split("|") for line in text.splitlines() if line.count("|") == 3):
-        states[job] = SlurmJobState(state.split(" ")[0], node=_value(node), exit_code=_exit_code(code))
     return states
 
 
@@ -239,10 +233,6 @@ def _exit_code(text: str) -> Optional[int]:
         return None
     status = int(code) << 8 | int(number) if number else int(code)
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def _value(text: str) -> str:
-    return "" if text in _EMPTY else text
 
 
 def may_run(jobs: Sequence[str]) -> Dict[str, bool]:

@@ -194,7 +194,7 @@ def following(slurm: Answers, monkeypatch: pytest.MonkeyPatch) -> SlurmSession:
 
 
 def test_what_the_queue_has_forgotten_sacct_is_asked_for() -> None:
-    running, ended = "10|RUNNING|N/A|gpu1|0|None|\n", "11|CANCELLED by 1000|0:15|gpu1\n12|CANCELLED||None assigned\n"
+    running, ended = "10|RUNNING|gpu1|0|N/A|None|\n", "11|CANCELLED by 1000|gpu1|0:15\n12|CANCELLED|None assigned|\n"
     slurm = Answers(squeue=QueryAnswer(0, running), sacct=QueryAnswer(0, ended))
     known, problem = query(["10", "11", "12"], slurm.run)
     assert known["11"] == SlurmJobState("CANCELLED", node="gpu1", exit_code=143)
@@ -203,13 +203,13 @@ def test_what_the_queue_has_forgotten_sacct_is_asked_for() -> None:
 
 
 def test_a_controller_that_is_away_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = Answers(squeue=QueryAnswer(0, "10|RUNNING|N/A|gpu1|0|None|\n"), sacct=NO_SACCT)
+    slurm = Answers(squeue=QueryAnswer(0, "10|RUNNING|gpu1|0|N/A|None|\n"), sacct=NO_SACCT)
     session = following(slurm, monkeypatch)
     slurm.answers["squeue"] = SILENT
     session.refresh(time.monotonic())
     assert session.state("10")[0] == SlurmJobState("RUNNING", node="gpu1")
     assert "Unable to contact slurm controller" in session.problem
-    slurm.answers["squeue"] = QueryAnswer(0, "10|TIMEOUT|N/A|gpu1|0|None|\n")
+    slurm.answers["squeue"] = QueryAnswer(0, "10|TIMEOUT|gpu1|0|N/A|None|\n")
     session.refresh(time.monotonic())
     assert (session.state("10")[0], session.problem) == (SlurmJobState("TIMEOUT", node="gpu1", exit_code=0), "")
 
@@ -217,7 +217,7 @@ def test_a_controller_that_is_away_ends_nothing(monkeypatch: pytest.MonkeyPatch)
 def test_a_job_that_slurm_did_not_know_yet_is_known_later(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Answers(squeue=GONE, sacct=NO_SACCT)
     session = following(slurm, monkeypatch)
-    slurm.answers["sacct"] = QueryAnswer(0, "10|COMPLETED|0:0|gpu1\n")
+    slurm.answers["sacct"] = QueryAnswer(0, "10|COMPLETED|gpu1|0:0\n")
     session.refresh(time.monotonic() + 5)
     assert session.state("10")[0] == SlurmJobState("COMPLETED", node="gpu1", exit_code=0)
 
@@ -406,10 +406,12 @@ CODES = [("0", "0:0", 0), ("1024", "4:0", 4), ("35072", "137:0", 137), ("9", "0:
 @pytest.mark.parametrize(("squeue", "others", "code"), [*CODES, ("", "", None)])
 def test_an_exit_code_is_read_as_each_program_prints_it(squeue: str, others: str, code: int | None) -> None:
     """22.05's squeue prints what wait(2) gave."""
-    queued = jobs.parse_squeue(f"10|FAILED|N/A|gpu1|{squeue}|NonZeroExitCode|\n")["10"]
+    queued = jobs.parse_states(f"10|FAILED|gpu1|{squeue}|N/A|NonZeroExitCode|\n")["10"]
     assert queued.exit_code == code
-    assert jobs.parse_sacct(f"10|FAILED|{others}|gpu1\n")["10"].exit_code == code
-    assert jobs.parse_squeue("10|COMPLETING|N/A|gpu1|0|None|\n")["10"].exit_code is None, "it goes on"
+    assert jobs.parse_states(f"10|FAILED|gpu1|{others}\n")["10"].exit_code == code
+    assert jobs.parse_states("10|COMPLETING|gpu1|0|N/A|None|\n")["10"].exit_code is None, "it goes on"
+    waits = jobs.parse_states("10|PENDING||0|2026-11-21T18:30:00|Resources|\n")["10"].description
+    assert waits == "Slurm: PENDING (Resources), expected to start at 2026-11-21 18:30:00"
 
 
 # -- outcomes --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.hang.look import DeadProcess, HangFacts, ProcessFacts, RecordedCollective
+from ci_tasks.agent.hang.look import HangFacts, ProcessFacts, RecordedCollective
 from ci_tasks.features.hang.analysis import CONTRADICTED, NOT_DETERMINED, SHOWN, analyse_hang, read_ras
 from ci_tasks.features.hang.command import hang_lines
 
@@ -72,9 +72,9 @@ RAS = "".join(
 )
 # A rank that failed, a process that it had started, and one of the job's step.
 DEAD = (
-    DeadProcess(103, 1, {"RANK": "3"}, "ValueError: x"),
-    DeadProcess(110, 103, {"RANK": "3"}, "it ended by itself"),
-    DeadProcess(99, 1, {"SLURM_PROCID": "3"}, "it ended by itself"),
+    ProcessFacts(103, 1, env={"RANK": "3"}, end="ValueError: x"),
+    ProcessFacts(110, 103, env={"RANK": "3"}, end="it ended by itself"),
+    ProcessFacts(99, 1, env={"SLURM_PROCID": "3"}, end="it ended by itself"),
 )
 # An interpreter that ends.
 ENDS = "Current thread 0x67 (most recent call first):"
@@ -165,7 +165,7 @@ def test_ranks(seen: HangFacts, kind: str, named: list[int], words: str) -> None
 
 
 @pytest.mark.parametrize(("dead", "pid"), [(DEAD, 103), ((), None)])
-def test_a_rank_that_is_gone_has_the_pid_that_the_probe_saw(dead: tuple[DeadProcess, ...], pid: int | None) -> None:
+def test_a_rank_that_is_gone_has_the_pid_that_the_probe_saw(dead: tuple[ProcessFacts, ...], pid: int | None) -> None:
     assert [culprit.pid for culprit in analyse_hang(facts(*ALL[:3], gone=dead)).culprits] == [pid]
 
 
