@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, List, Optional, Tuple, Union, cast
 from . import codec
 from .containers.run_containers import RunContainer
 from .directories import below, remove_own
-from .files import open_file, unused_path
+from .files import open_file, pieces, unused_path
 from .mask import Masker, mask_text
 from .processes import end_program
 from .records import LeftOut, LeftOutFile, Plan
@@ -42,7 +42,6 @@ CLOCK_SLACK = 2.0  # seconds by which a file system's clock may lag behind ours
 MAX_NAMED = 1000  # left-out files that are named; the others are counted
 MAX_SEARCHED = 1 << 32  # bytes of a file; one with a hole of a terabyte would hold up the end for hours
 ARCHIVE = "what is in an archive or compressed cannot be masked"
-_CHUNK = 1 << 20
 _HEAD = 1 << 13  # bytes in which a binary file has a zero
 # tar, gzip, compress, xz, zstd, zip (whole, empty, split), lz4, 7-Zip, RAR, lzip, bzip2 (with content, and without)
 _ARCHIVE = re.compile(
@@ -85,7 +84,7 @@ def _copy(files: Iterator[_File], top: str) -> List[LeftOutFile]:
             if (size or 0) > shutil.disk_usage(top).free - RESERVED_BYTES:
                 raise OSError("the disk is full")
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            _write_new(target, _chunks(source))
+            _write_new(target, pieces(source))
             bytes_left -= size or 0
         except Exception as error:  # whatever a stream that breaks off raises
             left_out.append(LeftOutFile(place, path, size, getattr(error, "strerror", None) or str(error)))
@@ -157,10 +156,6 @@ def _on_host(place: str, top: str, path: str, since: float, deadline: float, exc
             is_foreign = path == RAY_LOGS and info.st_uid != os.geteuid()  # the latest session may be another's
             if info.st_mtime >= since and not is_foreign:
                 yield place, path + file[len(top) :], info.st_size, source
-
-
-def _chunks(source: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: source.read(_CHUNK), b"")
 
 
 def _write_new(path: str, chunks: Iterator[bytes]) -> None:
@@ -262,4 +257,4 @@ def _write_masked(path: str, target: str, values: Sequence[str], withholds_archi
             raise OSError(ARCHIVE)
         source.seek(0)
         masker = Masker(values, keep_length=b"\0" in head)
-        _write_new(target, masker.stream(_chunks(source)))
+        _write_new(target, masker.stream(pieces(source)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import platform
 import re
@@ -228,8 +229,7 @@ def _print(text: str) -> None:
 
 def write_listing(path: str, top: str) -> None:
     """Note in the file `path` what is below `top`."""
-    listed = (b"%s\t%s\0" % (state, os.fsencode(file)) for file, state in _states(top).items())
-    replace_file(path, b"".join(listed))
+    replace_file(path, json.dumps(_states(top)).encode())
 
 
 def changed_files(listing: str, top: str) -> List[str]:
@@ -244,16 +244,17 @@ def changed_files(listing: str, top: str) -> List[str]:
     return [file for file in changed if file not in byte_code or os.path.lexists(os.path.join(top, file))]
 
 
-def _read_listing(path: str) -> Dict[str, bytes]:
+def _read_listing(path: str) -> Dict[str, List[int]]:
     """Without the list nothing is listed: every file counts as changed."""
-    lines = (line.split(b"\t", 1) for line in content_of(path).split(b"\0")[:-1])
-    return {os.fsdecode(file): state for state, file in lines}
+    with suppress(ValueError, AttributeError, RecursionError):  # a job may have written there
+        return dict(json.loads(content_of(path)).items())
+    return {}
 
 
-def _states(top: str) -> Dict[str, bytes]:
+def _states(top: str) -> Dict[str, List[int]]:
     """Each file and link below `top`, but for git's own, with all that stat says of it but the time of its last access.
     Only root can choose the time of a file's last change (ctime)."""
-    found: Dict[str, bytes] = {}
+    found: Dict[str, List[int]] = {}
     for directory, names, files in os.walk(top):
         links = [name for name in names if os.path.islink(os.path.join(directory, name))]
         names[:] = [name for name in names if name != ".git"]
@@ -262,8 +263,8 @@ def _states(top: str) -> Dict[str, bytes]:
                 info = os.lstat(path)
                 # uv links files of its cache into a venv, and a further link is such a change.
                 changed_at = 0 if info.st_nlink > 1 else info.st_ctime_ns
-                values = (info.st_mode, info.st_size, info.st_mtime_ns, changed_at, info.st_ino)
-                found[os.path.relpath(path, top)] = b"%d %d %d %d %d" % values
+                values = [info.st_mode, info.st_size, info.st_mtime_ns, changed_at, info.st_ino]
+                found[os.path.relpath(path, top)] = values
     return found
 
 
@@ -370,14 +371,14 @@ def environment_key(install: InstallSteps, workspace: str, environ: Mapping[str,
     pip = settings, [_digest(path) for path in (*paths, environ.get("PIP_CONFIG_FILE", ""))]
     python = sys.version, sysconfig.get_platform(), sysconfig.get_config_var("SOABI"), platform.libc_ver()
     files = sorted(deciding_files(install, workspace).items())
-    value = repr((python, install.steps, sorted(install.env), pip, files))
+    value = repr((python, install.steps, pip, files))
     return hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
 def deciding_files(install: InstallSteps, workspace: str) -> Dict[str, str]:
     """The files of the checkout that may decide what the steps install, with their hashes: those that describe
     packages, and those that the steps name."""
-    words = {os.path.basename(word) for step in install.steps for word in _WORD.findall(step.text)}
+    words = {os.path.basename(word) for step in install.steps for word in _WORD.findall(step)}
     return {
         os.path.relpath(entry.path, workspace): _digest(entry.path)
         for entry in below(workspace, excluded=os.path.join(workspace, ".git"))

@@ -50,9 +50,14 @@ def pieces_of(path: str) -> Iterator[bytes]:
     """A regular file of any size, as a stream; empty if the file does not exist or cannot be read."""
     try:
         with open_file(path) as source:
-            yield from iter(lambda: source.read(_PIECE), b"")
+            yield from pieces(source)
     except OSError:
         return
+
+
+def pieces(source: BinaryIO) -> Iterator[bytes]:
+    """The rest of an open file, as a stream."""
+    return iter(lambda: source.read(_PIECE), b"")
 
 
 def replace_file(path: str, content: bytes) -> None:

@@ -165,24 +165,13 @@ class Retry:
 
 
 @dataclass(frozen=True)
-class InstallStep:
-    """A step that installs: its text and interpreter, and its directory below the workspace, which stands in none of
-    them by its path."""
-
-    text: str
-    words: Tuple[str, ...] = ()
-    directory: str = ""
-    env: Tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class InstallSteps:
     """Steps whose packages are shared with other runs in the directory `store`; with `fresh` none is taken from it.
-    `env` are the variables of all steps."""
+    Each of `steps` is all that was planned of one, the same for every workspace: script, interpreter, directory and
+    variables."""
 
     store: str = ""
-    steps: Tuple[InstallStep, ...] = ()
-    env: Tuple[str, ...] = ()
+    steps: Tuple[str, ...] = ()
     fresh: bool = False
 
 

@@ -224,19 +224,14 @@ class _Planning:
         location, steps = self.location, self.steps.split()[0] or self.steps.steps[: self.steps.last]
         if self.job.container or not location.store or not steps:
             return records.InstallSteps()
+        setup_env = self._setup_env(steps)
 
-        def portable(text: str) -> str:
+        def entry(step: PlannedStep) -> str:
+            env = sorted(f"{name}={value}" for name, value in {**setup_env, **step.env}.items())
+            text = "\n".join([step.text, *step.words, step.directory, *env])
             return text.replace(self.event.workspace, "$GITHUB_WORKSPACE")
 
-        def assignments(env: Mapping[str, str]) -> tuple[str, ...]:
-            return tuple(sorted(f"{name}={portable(value)}" for name, value in env.items()))
-
-        def entry(step: PlannedStep) -> records.InstallStep:
-            directory = portable(step.directory).removeprefix("$GITHUB_WORKSPACE").lstrip("/")
-            return records.InstallStep(portable(step.text), step.words, directory, assignments(step.env))
-
-        env = assignments(self._setup_env(steps))
-        return records.InstallSteps(location.store, tuple(map(entry, steps)), env, fresh=location.fresh)
+        return records.InstallSteps(location.store, tuple(map(entry, steps)), location.fresh)
 
     def _setup_env(self, shared: Sequence[PlannedStep]) -> Mapping[str, str]:
         """The variables that every row and every commit has alike, such as PIP_INDEX_URL, and those which the shared

@@ -15,7 +15,7 @@ import pytest
 from ci_tasks.agent import archive
 from ci_tasks.agent.__main__ import create
 from ci_tasks.agent.environments import EnvironmentStore, create_venv, site_packages
-from ci_tasks.agent.records import InstallStep, InstallSteps, Plan
+from ci_tasks.agent.records import InstallSteps, Plan
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.planning.script import PlannedStep, Script, Venv, render
 from tests.agent.test_environments import Done
@@ -58,7 +58,7 @@ class Machine:
         """The install steps `text` of another command."""
         self.count += 1
         run = RunDir(str(directory or self.path / f"run {self.count}"))
-        install = InstallSteps(str(self.store.directory), (InstallStep(text, BASH),))
+        install = InstallSteps(str(self.store.directory), (text,))
         venv = Venv(sys.executable, f"{run.path}/venv", installing=1)
         steps = (PlannedStep("Install", text, BASH, ""),)
         script = render(Script("Install", "c", str(checkout), {}, steps, venv=venv, is_setup=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -266,8 +268,9 @@ def test_an_agent_that_a_job_has_edited_does_not_run(host: PipedHost) -> None:
     agents = host.home / ".ci-tasks/agents"
     digest = read_json(str(host.tmp / "memory.json"))["compiled"]
     evil = f"import pathlib; pathlib.Path({str(guard)!r}).touch()\n".encode()
-    sources = [(name, evil + text if name.endswith("__init__.py") else text) for name, text in archive.read_sources()]
-    (agents / digest).write_bytes(archive.with_bytecode(archive.build(sources)))
+    with zipfile.ZipFile(io.BytesIO(archive.build())) as agent:
+        files = {name: evil * name.endswith("__init__.py") + agent.read(name) for name in agent.namelist()}
+    (agents / digest).write_bytes(archive.with_bytecode(archive.zipped(files)))
     assert Path(ran(host, "echo two", "02").run.log).read_bytes() == b"two\n"
     assert not guard.exists()
 

@@ -108,7 +108,8 @@ class _Adapter:
         program = self._real_program(self.runtime)
         here = [*argv[:-1], rewrite.qualified_image(argv[-1])] if (verb, self.runtime) == ("pull", "podman") else argv
         with self._calls() as calls:
-            here, deviations = rewrite.rewrite_other(here, calls)
+            started = ((parse_run(call.ci).last("name"), call.name) for call in calls if call.name)
+            here, deviations = rewrite.rewrite_other(here, {ci: name for ci, name in started if ci and name})
             calls.append(self._call(argv, here, deviations))
         if verb == "pull":
             self._note("pull", image=argv[-1])

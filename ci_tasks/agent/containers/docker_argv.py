@@ -40,6 +40,16 @@ class DockerArgvError(ValueError):
 
 
 @dataclass(frozen=True)
+class Mount:
+    """`kind` is bind, volume or tmpfs; `source` a path of the host, the name of a volume, or empty."""
+
+    kind: str = ""
+    source: str = ""
+    destination: str = ""
+    readonly: bool = False
+
+
+@dataclass(frozen=True)
 class DockerOption:
     """One option: its long name, its value if it has one, and the words that it is written with."""
 
@@ -50,6 +60,24 @@ class DockerOption:
     def is_on(self) -> bool:
         """The value of a boolean; true where it has none."""
         return self.value in (None, "1", "t", "T", "true", "TRUE", "True")
+
+    @property
+    def mount(self) -> Mount:
+        """The mount that it asks for; without a kind if it asks for none. Raises DockerArgvError."""
+        value = self.value or ""
+        if self.name == "tmpfs":
+            return Mount("tmpfs", "", value.partition(":")[0])
+        if self.name == "volume":
+            source, destination, flags, *_ = [*value.split(":"), "", ""] if ":" in value else ["", value, ""]
+            kind = "bind" if source.startswith(("/", ".")) else "volume"
+            return Mount(kind, source, destination, "ro" in flags.split(","))
+        if self.name != "mount":
+            return Mount()
+        fields = {key.lower(): text for key, _, text in (field.partition("=") for field in _csv_fields(value))}
+        source = fields.get("source", fields.get("src", ""))
+        destination = next((fields[key] for key in ("target", "dst", "destination") if key in fields), "")
+        readonly = any(fields.get(key) in ("", "1", "true") for key in ("readonly", "ro"))
+        return Mount(fields.get("type", "volume").lower(), source, destination, readonly)
 
 
 @dataclass(frozen=True)
@@ -74,9 +102,25 @@ class DockerRun:
         return next((option.is_on() for option in reversed(self.options) if option.name == name), False)
 
     @property
+    def gpu_ids(self) -> list[str]:
+        """The GPUs of `--gpus`: all, a number, or `device=0,1`. Raises DockerArgvError."""
+        text = self.last("gpus") or ""
+        first = _csv_fields(text)[0] if text else ""
+        if first.startswith("device="):
+            return first[len("device=") :].split(",")
+        if first not in ("all", "-1") and not first.isdigit():
+            raise DockerArgvError(f"--gpus {text!r}: give `all`, a number, or `device=0,1`")
+        return [str(gpu) for gpu in range(int(first))] if first.isdigit() else ["all"]
+
+    @property
     def mounts(self) -> list[Mount]:
         """Raises DockerArgvError."""
-        return [mount for mount in map(mount_of, self.options) if mount.kind]
+        return [option.mount for option in self.options if option.mount.kind]
+
+    @property
+    def binds(self) -> list[Mount]:
+        """Those that need no daemon. Raises DockerArgvError."""
+        return [mount for mount in self.mounts if mount.kind != "volume"]
 
 
 def is_run(argv: Sequence[str]) -> bool:
@@ -138,38 +182,7 @@ def _options(args: Sequence[str]) -> tuple[list[DockerOption], list[str]]:
     return options, rest
 
 
-# -- mounts ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Mount:
-    """`kind` is bind, volume or tmpfs; `source` a path of the host, the name of a volume, or empty."""
-
-    kind: str = ""
-    source: str = ""
-    destination: str = ""
-    readonly: bool = False
-
-
-def mount_of(item: DockerOption) -> Mount:
-    """The mount that an option asks for; without a kind if it asks for none. Raises DockerArgvError."""
-    value = item.value or ""
-    if item.name == "tmpfs":
-        return Mount("tmpfs", "", value.partition(":")[0])
-    if item.name == "volume":
-        source, destination, flags, *_ = [*value.split(":"), "", ""] if ":" in value else ["", value, ""]
-        kind = "bind" if source.startswith(("/", ".")) else "volume"
-        return Mount(kind, source, destination, "ro" in flags.split(","))
-    if item.name != "mount":
-        return Mount()
-    fields = {key.lower(): text for key, _, text in (field.partition("=") for field in csv_fields(value))}
-    source = fields.get("source", fields.get("src", ""))
-    destination = next((fields[key] for key in ("target", "dst", "destination") if key in fields), "")
-    readonly = any(fields.get(key) in ("", "1", "true") for key in ("readonly", "ro"))
-    return Mount(fields.get("type", "volume").lower(), source, destination, readonly)
-
-
-def csv_fields(text: str) -> list[str]:
+def _csv_fields(text: str) -> list[str]:
     """The fields of `--mount` and `--gpus`, one record of CSV: a path may contain a comma."""
     try:
         return next(csv.reader([text], strict=True), [])

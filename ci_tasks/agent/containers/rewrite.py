@@ -14,22 +14,8 @@ import posixpath
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..mask import MASKED, is_secret_name, mask_text
-from ..records import Deviation, DockerInvocation
-from .docker_argv import (
-    ENGINES,
-    ContainerRules,
-    DockerArgvError,
-    DockerOption,
-    DockerRun,
-    Mount,
-    csv_fields,
-    is_run,
-    map_path,
-    mount_of,
-    names,
-    option,
-    parse_run,
-)
+from ..records import Deviation
+from .docker_argv import ENGINES, ContainerRules, DockerArgvError, DockerOption, DockerRun, map_path, names, option
 
 CATATONIT = "/usr/libexec/podman/catatonit"  # podman's init, which does not come with podman
 _REMOVED = "removed by ci-tasks once its logs are copied"
@@ -92,8 +78,8 @@ def client_environment(run: DockerRun, rules: ContainerRules) -> dict[str, str]:
     return {**dict(_variable(item) for item in run.options if _is_secret(item, rules.secrets)), **rules.env}
 
 
-def rewrite_other(argv: Sequence[str], invocations: Sequence[DockerInvocation]) -> tuple[list[str], list[Deviation]]:
-    """A command other than `run`, with the names that the script's containers have here. `docker rm` stops them.
+def rewrite_other(argv: Sequence[str], names: Mapping[str, str]) -> tuple[list[str], list[Deviation]]:
+    """A command other than `run`, with the `names` that the script's containers have here. `docker rm` stops them.
 
     Raises DockerArgvError for a command that starts containers in another way.
     """
@@ -101,8 +87,6 @@ def rewrite_other(argv: Sequence[str], invocations: Sequence[DockerInvocation]) 
     verb, rest = " ".join(argv[at - 1 : at]), list(argv[at:])
     if verb in _REFUSED:
         raise DockerArgvError(f"docker {verb}: ci-tasks could not find the containers that it starts; use docker run")
-    runs = [(parse_run(call.ci).last("name"), call.name) for call in invocations if is_run(call.ci)]
-    names = {name: here for name, here in runs if name and here}
     known = [number for number, word in enumerate(rest) if word.partition(":")[0] in names]
     for number in known[:1] if verb == "exec" else known:  # what follows the container of `exec` is its command
         name, colon, path = rest[number].partition(":")  # `docker cp NAME:PATH`
@@ -120,7 +104,7 @@ def _here(item: DockerOption, rules: ContainerRules, note: Callable[..., None]) 
         name = _variable(item)[0]
         note(f"env {name}", f"-e {name}={MASKED}", f"-e {name}", "a secret never appears in an argv")
         return option("env", name)
-    mount = mount_of(item)
+    mount = item.mount
     source = map_path(mount.source, rules.mounts)
     if source not in (None, mount.source):
         note(f"mount {mount.source}", mount.source, source, "hosts.yaml mounts")
@@ -155,7 +139,7 @@ def _for_podman(
     here: list[DockerOption] = []
     for item in options:
         if item.name == "gpus":
-            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in _gpu_ids(item.value or "")]
+            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in run.gpu_ids]
             words = " ".join(f"--device {device.value}" for device in devices)
             note("gpus", f"--gpus {item.value}", words, "podman takes GPUs by CDI")
             here += devices
@@ -169,16 +153,6 @@ def _for_podman(
         why = "docker's default has some more (AUDIT_WRITE, MKNOD, NET_RAW)"
         note("capabilities", "docker's default", "podman's default", why)
     return [*here, _NO_PROXY, *([] if run.has("pids-limit") else [_NO_LIMIT])]
-
-
-def _gpu_ids(text: str) -> list[str]:
-    """The GPUs of `--gpus`: all, a number, or `device=0,1`. Raises DockerArgvError."""
-    first = csv_fields(text)[0] if text else ""
-    if first.startswith("device="):
-        return first[len("device=") :].split(",")
-    if first not in ("all", "-1") and not first.isdigit():
-        raise DockerArgvError(f"--gpus {text!r}: give `all`, a number, or `device=0,1`")
-    return [str(gpu) for gpu in range(int(first))] if first.isdigit() else ["all"]
 
 
 # -- names of images -------------------------------------------------------------------------------------------------
@@ -259,11 +233,10 @@ def command(run: DockerRun, rules: ContainerRules, variables: Env, environ: Env,
     if rules.runtime == "none":
         return _inner(run, "none"), {**_needed(environ, "none"), **variables}, _bare_deviations(run, rules)
     here, deviations = rewrite(run, rules)
-    mounts = [mount for mount in here.mounts if mount.kind != "volume"]
-    if any(letter in mount.source + mount.destination for mount in mounts for letter in ",:"):
+    if any(letter in mount.source + mount.destination for mount in here.binds for letter in ",:"):
         raise DockerArgvError("a mount has a comma or a colon, which this runtime does not support")
     build = _pyxis if rules.runtime == "pyxis" else _apptainer
-    argv, environment = build(here, mounts, variables, environ, scratch)
+    argv, environment = build(here, variables, environ, scratch)
     return argv, environment, [*deviations, *_lost(here, rules.runtime)]
 
 
@@ -289,7 +262,7 @@ def _inner(run: DockerRun, runtime: str) -> List[str]:
     return [*([entrypoint] if entrypoint else []), *run.command]
 
 
-def _pyxis(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ: Env, scratch: Optional[str]) -> Built:
+def _pyxis(run: DockerRun, variables: Env, environ: Env, scratch: Optional[str]) -> Built:
     # Variables come through srun's environment, and --container-env names those that win over the image's. Where srun
     # needs a value of its own, `env` sets the container's.
     needed = _needed(environ, "pyxis")
@@ -299,7 +272,7 @@ def _pyxis(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ: Env
     registry, name, tag, digest = image_parts(run.image)
     # enroot reads `NAME@sha256:…` as a user's name; what stands in the tag's place goes to the registry as it is.
     image = (f"{registry}#" if registry else "") + name + (f":{digest or tag}" if digest or tag else "")
-    binds = [f"{mount.source or 'tmpfs'}:{mount.destination}" + ":ro" * mount.readonly for mount in mounts]
+    binds = [f"{mount.source or 'tmpfs'}:{mount.destination}" + ":ro" * mount.readonly for mount in run.binds]
     binds += [f"{scratch}/ray:/tmp/ray"] if scratch else []
     node = needed.get("SLURMD_NODENAME")  # srun would take the first node of the job
     argv = [
@@ -317,7 +290,7 @@ def _pyxis(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ: Env
     return argv, {**needed, **outside}
 
 
-def _apptainer(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ: Env, scratch: Optional[str]) -> Built:
+def _apptainer(run: DockerRun, variables: Env, environ: Env, scratch: Optional[str]) -> Built:
     registry, name, tag, digest = image_parts(run.image)
     # It refuses a tag beside a digest; the digest says more.
     image = (f"{registry}/" if registry else "") + name + (f"@{digest}" if digest else f":{tag}" if tag else "")
@@ -335,7 +308,7 @@ def _apptainer(run: DockerRun, mounts: Sequence[Mount], variables: Env, environ:
         *([] if run.is_on("read-only") else ["--writable-tmpfs"]),
         *(["--workdir", scratch] if scratch else ["--bind", "/tmp:/tmp"]),
     ]
-    for mount in mounts:
+    for mount in run.binds:
         bind = f"{mount.source}:{mount.destination}" + ":ro" * mount.readonly
         argv += ["--bind", bind] if mount.source else ["--scratch", mount.destination]
     argv += ["--pwd", run.last("workdir") or "/", image if is_file(image) else f"docker://{image}", *inner]

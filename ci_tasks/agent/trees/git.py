@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, Dict, Iterator, List, Optional, Union
 
 from .. import processes
-from ..files import content_of
+from ..files import content_of, replace_file
 
 FLAGS = (
     *("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.quotePath=false", "safe.bareRepository=explicit"),
@@ -143,13 +143,8 @@ def make_repository(git_dir: str, more_config: str = "") -> None:
     config += more_config and "[extensions]\n" + more_config
     head = b"ref: refs/heads/ci-tasks\n"
     for name, content in (("config", config.encode("ascii")), ("info/attributes", _AS_ON_DISK), ("HEAD", head)):
-        path = os.path.join(git_dir, name)
-        if content_of(path) != content:
-            # As `replace_file`, without its imports: a command that only looks has to start quickly.
-            beside = path + os.urandom(8).hex()
-            with open(beside, "wb") as out:
-                out.write(content)
-            os.replace(beside, path)
+        if content_of(os.path.join(git_dir, name)) != content:
+            replace_file(os.path.join(git_dir, name), content)
 
 
 def make_temporary_directory() -> str:

@@ -37,7 +37,7 @@ from .git import FULL_ERRORS, DiskFull, Git, MissingBase, StoreError, make_repos
 _MAX_FILES = 80  # of packs, two of each; each of them is copied into every workspace, and searched for every object
 _LATER_NS = 2 * 10**9  # git reads files again that are not older than their index, in whole seconds
 _MAX_IDLE = 2  # of a checkout
-_OF_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # that say nothing of the store
+_OF_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _IN_USE_S = 86400.0  # seconds that the slot of a run is kept longer than that of no run
 
 Lend = Callable[[CheckoutPart, str], None]  # gives the job's git directory of a part the objects
@@ -136,16 +136,14 @@ class TreeStore:
         except LockTimeout:
             raise StoreError("%s was locked by another process for %.0f s" % (self.path, self.lock_timeout)) from None
         except (OSError, MissingBase) as error:
-            is_full, message = False, str(error)
-            if isinstance(error, OSError):  # also of a store that is damaged
-                is_full, message = error.errno in FULL_ERRORS, "%s: %s" % (error.filename or self.path, error.strerror)
-                if error.errno in _OF_PROCESS:
-                    raise
-            if is_full:
-                raise DiskFull(message) from None
+            if isinstance(error, OSError):
+                if error.errno in FULL_ERRORS:
+                    raise DiskFull("%s: %s" % (error.filename or self.path, error.strerror)) from None
+                if error.errno in _OF_PROCESS or not str(error.filename).startswith(self.path):
+                    raise  # it says nothing of the store
             with file_lock(self._lock_file, exclusive=True, timeout=self.lock_timeout):
                 self._empty()
-            raise MissingBase(message) from None
+            raise MissingBase(str(error)) from None
 
     def _verify(self) -> None:
         """Let git read the packs that changed since it read all of them."""
@@ -196,7 +194,7 @@ def write_workspace(
         _prove(workspace, tree, names if keep_files else None)
     for part in parts:
         if git.text("rev-parse", part.commit + "^{tree}") != part.tree:
-            raise StoreError("the commit %s does not have the tree %s" % (part.commit, part.tree))
+            raise MissingBase("the commit %s does not have the tree %s" % (part.commit, part.tree))
         _make_repository(workspace, index, part, lend)
         if part.path:
             above = [each for each in parts if part.path.startswith(os.path.join(each.path, "")) and each is not part]
@@ -209,7 +207,7 @@ def write_workspace(
 
 
 def _prove(workspace: str, tree: str, files: Optional[Sequence[bytes]]) -> None:
-    """Raises StoreError unless the directory has the files of `tree`: these, or (default) nothing else."""
+    """Raises MissingBase unless the directory has the files of `tree`: these, or (default) nothing else."""
     directories = None
     if files is None:
         files, directories = _list(os.fsencode(workspace))
@@ -221,7 +219,7 @@ def _prove(workspace: str, tree: str, files: Optional[Sequence[bytes]]) -> None:
         git.run("update-index", "--add", "--remove", "--info-only", "-z", "--stdin", input=names)
         made = git.text("write-tree", "--missing-ok")
     if made != tree or directories not in (None, _parents_of(files)):
-        raise StoreError("%s is not the tree %s" % (workspace, tree))
+        raise MissingBase("%s is not the tree %s" % (workspace, tree))
 
 
 def _list(top: bytes) -> Tuple[List[bytes], Set[bytes]]:
@@ -317,7 +315,7 @@ def _make_repository(workspace: str, index: str, part: CheckoutPart, lend: Lend)
 
 def check_out(store: str, parts: Sequence[CheckoutPart], workspace: str, lend: Lend, checkout: str = "") -> None:
     """Replace `workspace` by the parts: of an idle one of `checkout`, the path where they come from, or a new one.
-    Leaves nothing if it raises: MissingBase for whatever may help, DiskFull, OSError."""
+    Leaves nothing if it raises: MissingBase if other objects may help, StoreError, OSError."""
     remove(workspace)
     os.makedirs(os.path.dirname(workspace), exist_ok=True)
     slot = slot_of(workspace) if checkout else ""
@@ -333,8 +331,6 @@ def check_out(store: str, parts: Sequence[CheckoutPart], workspace: str, lend: L
         remove(own)
         if isinstance(error, DiskFull) and slot and prune(os.path.dirname(slot), time.time()):
             check_out(store, parts, workspace, lend, checkout)
-        elif isinstance(error, StoreError) and not isinstance(error, DiskFull):
-            raise MissingBase(str(error)) from None
         else:
             raise
     if not slot:

@@ -169,12 +169,13 @@ def test_a_missing_mount_source_blocks_and_names_what_to_add(host: Host) -> None
     assert host.journal() == ()
 
 
-def test_a_command_that_could_start_a_container_unseen_is_blocked(host: Host) -> None:
-    host.rules()
+def test_a_command_reaches_the_last_container_of_its_name(host: Host) -> None:
+    host.rules(name="ci")
     (host.fake / "expected.any").touch()
+    for argv in (["run", "--name=box", "img"], ["run", "--name=box", "img"], ["run", "img"], ["exec", "box", "ls"]):
+        assert host.docker(*argv).returncode == REAL_EXIT
     _blocked(host.docker("create", "img"), "docker create: ci-tasks could not find the containers")
-    assert host.docker("ps").returncode == REAL_EXIT
-    assert [entry.ci for entry in host.journal()] == [("ps",)]
+    assert host.journal()[-1].here == ("exec", "ci-2", "ls")
 
 
 # -- the probe -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ci_tasks.agent.containers.rewrite import (
     rewrite,
     rewrite_other,
 )
-from ci_tasks.agent.records import Deviation, DockerInvocation
+from ci_tasks.agent.records import Deviation
 
 
 def _rewritten(argv: list[str], number: int = 1, **rules: Any) -> tuple[list[str], list[Deviation]]:
@@ -114,12 +114,7 @@ def test_a_secret_under_any_name_stays_out_of_the_argv_too() -> None:
 
 # -- other commands --------------------------------------------------------------------------------------------------
 
-BOX = [
-    DockerInvocation(("run", "--name=box", "image"), (), (), "ci-tasks-1", "docker"),
-    DockerInvocation(("run", "--name=box", "image"), (), (), "ci-tasks-2", "docker"),  # the last one is meant
-    DockerInvocation(("run", "image"), (), (), "ci-tasks-3", "docker"),
-    DockerInvocation(("pull", "image"), (), (), None, "docker"),
-]
+BOX = {"box": "ci-tasks-2"}
 OTHERS = [
     ("exec -t box bash -c true", "exec -t ci-tasks-2 bash -c true"),
     ("exec -e A=box box echo box", "exec -e A=box ci-tasks-2 echo box"),

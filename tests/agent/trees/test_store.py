@@ -176,6 +176,14 @@ def test_a_damaged_store_gets_everything_again_and_works(host: Host, damage: str
     assert left(host) == set()
 
 
+def test_a_workspace_that_cannot_be_made_is_no_fault_of_the_store(host: Host) -> None:
+    part = host.send(a="a\n")
+    (host.path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        host.store.check_out([part], str(host.path / "file/w"))
+    assert packs(host)
+
+
 def forge(repository: Path, before: bytes, after: bytes) -> None:
     """Give an object of a repository's packs another content of the same length, which git reads without complaint."""
     for pack in repository.glob("objects/pack/*.pack"):
