@@ -199,8 +199,10 @@ def _check(workflow: Workflow, job: Job) -> None:
 def _gpus(
     job: Job, resolve: Resolver, in_matrix: int | None, docker_run: DockerRun | None, labels: list[str]
 ) -> int | None:
-    """As the workflow says: the matrix, else CI's lock script, else docker's `--gpus`, else the runner."""
-    if in_matrix is not None:
+    """As the workflow says: the matrix, unless it is for each of several tests that pytest runs at once; else CI's lock
+    script, else docker's `--gpus`, else the runner."""
+    several = in_matrix and any(runner.runs_several(resolve.shown(step.run)) for step in job.steps if step.run)
+    if in_matrix is not None and not several:
         return in_matrix
     texts = [step.run for step in job.steps if runner.LOCK_SCRIPT in (step.run or "") and _may_run(step, resolve)]
     locked = [count for text in texts if (count := runner.gpus_in_script(resolve.shown(text))) is not None]

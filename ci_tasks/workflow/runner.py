@@ -77,6 +77,7 @@ _LABEL = re.compile(
     + ")"
 )
 _GPU_WORD = re.compile(rf"gpu|cuda|nvidia|(?<![a-z0-9])(?:rtx|g[bh]|[abhlptv])[0-9]{{1,4}}[a-z]?{_END}")
+_SEVERAL = re.compile(r"\bpytest\b[^\n;&|]*\s-n[ =]?(?:auto|logical|[2-9]|1[0-9])")
 _CPU_WORD = re.compile(r"(?<![a-z0-9])[0-9]*cpus?[0-9]*(?![a-z0-9])")
 # What is no GPU of NVIDIA's. Ascend's own runners are called by the chip: linux-aarch64-a2b3-8.
 _OTHERS = {
@@ -123,6 +124,11 @@ def gpus_in_value(value: Any) -> int | None:
 def gpus_in_script(script: str) -> int | None:
     """The highest number that a script's calls of CI's lock script take."""
     return max((int(count) for count in _SCRIPT.findall(script.replace("\\\n", " "))), default=None)
+
+
+def runs_several(script: str) -> bool:
+    """Whether it has pytest run several tests at once, by the `-n` of pytest-xdist."""
+    return bool(_SEVERAL.search(script.replace("\\\n", " ")))
 
 
 def gpus_in_docker_flag(value: str) -> int | None:
