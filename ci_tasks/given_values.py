@@ -46,22 +46,6 @@ class GivenValues:
         each = [" and ".join([test.split("::")[0].rpartition("/")[2], *test.split("::")[1:]]) for test in self.tests]
         return f"-k '{' or '.join(f'({names})' for names in each)}'" if each else ""
 
-    def under(self, other: GivenValues) -> GivenValues:
-        """Both; where they contradict each other, the other one's."""
-        jobs = {**self.outputs, **other.outputs}
-        return GivenValues(
-            {**self.vars, **other.vars},
-            {**self.inputs, **other.inputs},
-            {job: {**self.outputs.get(job, {}), **other.outputs.get(job, {})} for job in jobs},
-            other.event or self.event,
-            {**self.sources, **other.sources},
-            (*self.overlays, *other.overlays),
-            self.gpus if other.gpus is None else other.gpus,
-            other.tests or self.tests,
-            {**self.workflow_dirs, **other.workflow_dirs},
-            other.outputs_from or self.outputs_from,
-        )
-
     def with_overlay_at(self, name: str, rev: str) -> GivenValues:
         """The same, with the overlay `name` at one of its revisions instead of as its working tree is."""
         at_rev = (replace(overlay, rev=rev) if overlay.name == name else overlay for overlay in self.overlays)

@@ -368,13 +368,11 @@ class BatchResult:
 
 
 def together(id: str, results: Sequence[BatchResult]) -> BatchResult:
-    """Several results as one; the first that is not good speaks for all, and none at all is vacuous."""
-    if not results:
-        return BatchResult(id, VACUOUS, EXIT_CODES[VACUOUS])
-    first = next((result for result in results if result.exit_code), results[0])
+    """Several results as one; none at all is vacuous."""
+    status = overall([result.status for result in results])
     runs = tuple(run for result in results for run in result.runs)
     directories = {run: path for result in results for run, path in result.directories.items()}
-    return BatchResult(id, first.status, first.exit_code, runs, directories)
+    return BatchResult(id, status, EXIT_CODES[status], runs, directories)
 
 
 @dataclass(frozen=True)

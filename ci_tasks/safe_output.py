@@ -146,8 +146,10 @@ def add_secret_variables(names: Iterable[str]) -> None:
 
 
 def secret_values() -> list[str]:
-    """Those that were added, and those of variables whose names say so."""
-    return sorted({*_added_secrets, *secret_variables().values()})
+    """Those that were added, and those of variables whose names say so, but for paths of files that hold one."""
+    variables = os.environ.copy().items()
+    named = (value for name, value in variables if value[:1] not in ("", "/") and _SECRET_NAME.search(name))
+    return sorted({*_added_secrets, *named})
 
 
 def is_private(name: str, value: str) -> bool:
@@ -155,12 +157,6 @@ def is_private(name: str, value: str) -> bool:
     by_name = _SECRET_NAME.search(name) is not None or is_secret_name(name)
     is_hidden = MASK in value or "<secret " in value or masked(value) != value
     return by_name or is_hidden or re.search(_LOGIN, value) is not None
-
-
-def secret_variables() -> dict[str, str]:
-    """Variables whose names say that they are secrets, but for paths of files that hold one."""
-    variables = os.environ.copy().items()
-    return {name: value for name, value in variables if value and value[0] != "/" and _SECRET_NAME.search(name)}
 
 
 def masked(text: str) -> str:

@@ -98,7 +98,7 @@ def with_given(config: Config, options: GivenOptions) -> Config:
         config = config.with_hosts(persist=False)
     if isinstance(options, RowOptions):
         config = config.with_hosts(give_up_minutes=options.give_up)
-    return replace(config, given=config.given.under(_given(options)))
+    return replace(config, given=_given(options))
 
 
 def _given(options: GivenOptions) -> GivenValues:

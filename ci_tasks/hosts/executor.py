@@ -22,6 +22,8 @@ from pathlib import Path
 from ci_tasks.agent import archive
 from ci_tasks.agent.__main__ import create
 from ci_tasks.agent.cleanup import end_and_clean, remove_run
+from ci_tasks.agent.directories import remove_tree
+from ci_tasks.agent.files import open_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_status, read_status_if_readable, write_record
@@ -34,12 +36,12 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.given_values import OverlaySource
 from ci_tasks.hosts import queries, runs
-from ci_tasks.hosts.provision import InstallLog, remove_setup
 from ci_tasks.hosts.runs import CANCEL, KILL, RemoteRun, RemoteRunManager, RunState, open_connection
 from ci_tasks.planning.placement import HostFacts, batch_script, on_slurm, within_limit
 from ci_tasks.records import BLOCKED, CANCELLED
 from ci_tasks.resources import make_home
 from ci_tasks.results import store
+from ci_tasks.results.progress import last_line
 from ci_tasks.results.store import Batch
 from ci_tasks.workflow.model import Row
 
@@ -73,6 +75,11 @@ TakeSnapshot = Callable[[Path, "str | None", "Sequence[OverlaySource]"], Snapsho
 OLD_DAYS = 14.0  # after which objects that no command sent again, and runs of other clients, are of no use
 _POLL_INTERVAL_S = 0.05
 _QUERY_TIMEOUT_S = 20.0  # that a program of the host gets to answer
+SETUP_PARTS = ("venv", "workspace", "tmp")  # what rows use of the directory of install steps; log and plan stay
+_OURS = b"ci-tasks: "  # what our own program prints among the steps' output
+_LONGEST_LINE = 300
+_BLOCKED = 125  # the exit code of what run.sh itself gives up
+_REMINDER_S = 20.0  # after which they say how far they are
 
 
 @dataclass(frozen=True)
@@ -411,6 +418,53 @@ class SlurmExecutor(Executor):
         state, remote_run = super().poll(row), self._rows.get(row.run.path)
         has = remote_run is not None and remote_run.mirror is not None and remote_run.mirror.status.slurm is not None
         return state if state.is_over or has else replace(state, has_started=False)
+
+
+# -- install steps that rows share: a run of their own, whose log says how far they are --------------------------------
+
+
+class InstallLog:
+    """The log of install steps as it grows: passes on what our own program says, and says now and then that they go
+    on."""
+
+    def __init__(self, run: RunDir, say: Callable[[str], None]) -> None:
+        self._run, self._say, self._begun, self._offset = run, say, time.monotonic(), 0
+        self._spoken = self._begun
+        say(f"install steps: running, log {run.log}")
+
+    def poll(self) -> None:
+        with suppress(OSError), open_file(self._run.log) as log:
+            log.seek(self._offset)
+            for line in log:
+                self._offset += len(line) if line.endswith(b"\n") else 0
+                if line.startswith(_OURS) and line.endswith(b"\n"):
+                    self._say(line[len(_OURS) :][:_LONGEST_LINE].decode("utf-8", "replace").strip())
+        if time.monotonic() - self._spoken > _REMINDER_S:
+            self._spoken = time.monotonic()
+            what = f"install steps: {self._spoken - self._begun:.0f} s"
+            self._say(": ".join(filter(None, (what, last_line(self._run)))))
+
+    def finish(self, code: int | None) -> str | None:
+        """Why they failed with this exit code."""
+        self.poll()
+        if code == 0:
+            self._say(f"install steps: done in {time.monotonic() - self._begun:.0f} s")
+            return None
+        from ci_tasks.logs.causes import JobEnd
+        from ci_tasks.logs.reading import read_run_log
+        from ci_tasks.results.judge_run import log_triage
+
+        log = self._run.log
+        if code == _BLOCKED and (blocked := read_run_log(log).facts.blocked):
+            return f"{blocked} (log {log})"
+        triage = log_triage(self._run, JobEnd("exit", code or 1))
+        lines = [triage.text, triage.line, *(each.line for each in triage.candidates)]
+        return f"the install steps ended with {code}: {next(filter(None, lines), 'no output')} (log {log})"
+
+
+def remove_setup(directory: str) -> list[str]:
+    """Remove the venv and the checkout of install steps here. Returns a line for each thing that is left."""
+    return [line for name in SETUP_PARTS for line in remove_tree(f"{directory}/{name}", None, "none", {})]
 
 
 OpenExecutor = Callable[[HostSpec], Executor]

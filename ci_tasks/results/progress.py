@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import re
 
+from ci_tasks.agent.files import open_file
+from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.logs.lines import segments, shown, visible
 from ci_tasks.logs.metrics import slime_metrics
-from ci_tasks.registry import MetricFormat
+from ci_tasks.registry import MetricFormat, metric_formats
 
 _STEP = re.compile(rb"(step|rollout|eval)[ :](\d+)(?=:| -)")
 # What a person asks for first. A minimum says less than a mean.
 _HEADLINE = tuple(map(re.compile, (r"(?i)reward(?!.*(?:max|min|std))", r"(?i)\bacc", r"(?i)score/mean", r"(?i)loss$")))
 _ACTOR = re.compile(r"^\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?")
+_ENDS = b"##[endgroup]", b"::endgroup::"  # of groups in GitHub's log
+_TAIL = 1 << 14  # bytes: a line of metrics alone may have several thousand
+
+
+def last_line(run: RunDir) -> str:
+    """The last line of a log that says something, safe for a terminal; a line of metrics in short."""
+    try:
+        with open_file(run.log) as source:
+            source.seek(0, os.SEEK_END)
+            source.seek(max(0, source.tell() - _TAIL))
+            lines = [line for line in source.read().splitlines() if line.strip()]
+    except OSError:
+        return ""
+    formats = metric_formats()
+    texts = (line_summary(line, formats) for line in reversed(lines) if not line.startswith(_ENDS))
+    return next((text for text in texts if any(char.isalnum() for char in text)), "")
 
 
 def line_summary(line: bytes, formats: tuple[MetricFormat, ...] = ()) -> str:

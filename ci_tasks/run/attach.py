@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import field, replace
-from pathlib import Path
 
-from ci_tasks import registry, safe_output
+from ci_tasks import registry
 from ci_tasks.agent import cleanup, processes
-from ci_tasks.agent.codec import masked_record
-from ci_tasks.agent.hang.look import HangFacts, NoLook, facts_of, wait_for_look
-from ci_tasks.agent.mask import mask_text
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status, write_record
-from ci_tasks.agent.serving.protocol import Receiver, Request, RunSummary
+from ci_tasks.agent.serving.protocol import Request, RunSummary
 from ci_tasks.agent.slurm.jobs import CancelError
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UnknownName, UsageError
@@ -319,45 +313,6 @@ def _end_command(batch: str) -> bool:
             raise Blocked(f"{command}, does not end", hint=f"`kill -9 {state.pid}` ends it")
         time.sleep(_POLL_SECONDS)
     return True
-
-
-_MAX_BYTES = 1 << 26
-
-
-def look_at(run: RunDir) -> HangFacts:
-    """What the run's agent sees of its processes now. Raises Blocked where it cannot be asked."""
-    remote = read_remote(run)
-    if remote is not None:
-        return _look_there(run, remote)
-    try:
-        return wait_for_look(run.path, secrets.token_hex(8))
-    except NoLook as reason:
-        raise Blocked(f"no look at {run.path}: {reason}", hint="`ci-tasks runs` lists the running ones") from None
-
-
-def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
-    """The facts that the host sends, masked and stored in the run directory here."""
-    from ci_tasks.hosts.connection import RequestRefused
-
-    safe_output.add_secret_variables(read_plan(run).secrets)
-    with tempfile.TemporaryDirectory() as directory:
-        files, request = Receiver(directory, _MAX_BYTES), Request("look", remote.directory, look=secrets.token_hex(8))
-        with closing(open_connection(host_of_run(remote))) as connection, closing(files):
-            try:
-                connection.request(request, files.take)
-            except RequestRefused as refusal:
-                hint = "`ci-tasks fetch` brings what was seen of a run that has ended"
-                raise Blocked(refusal.message, hint=hint) from None
-        there, values = RunDir(directory), safe_output.secret_values()
-        if (sent := facts_of(there)) is None:
-            raise Blocked(f"{remote.host} sent nothing of the run's processes that can be read")
-        facts = masked_record(sent, values)
-        os.makedirs(os.path.dirname(run.hang), exist_ok=True)
-        write_record(run.hang, facts)
-        if os.path.exists(there.hang_stacks):
-            text = Path(there.hang_stacks).read_text(encoding="utf-8", errors="replace")
-            Path(run.hang_stacks).write_text(mask_text(values, text), encoding="utf-8", errors="replace")
-        return facts
 
 
 def shell(name: str) -> int:

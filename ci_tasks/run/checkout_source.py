@@ -83,7 +83,9 @@ class CheckoutSource:
             )
             raise UsageError(f"{option} shows no output of another job", hint=hint)
         sources = {f"needs.{name.replace('.', '.outputs.', 1)}": option or "CI's log" for name in found}
-        return replace(self, given=GivenValues(outputs=by_job(found), sources=sources).under(self.given))
+        shown, given = by_job(found), self.given
+        outputs = {job: {**shown.get(job, {}), **given.outputs.get(job, {})} for job in {**shown, **given.outputs}}
+        return replace(self, given=replace(given, outputs=outputs, sources={**sources, **given.sources}))
 
     def label_of(self, name: str) -> str:
         """The label that a label, a job's name or a PR label means; any other text stays as it is."""
@@ -137,17 +139,20 @@ class ExecutionOptions:
     events: EventStream | None = None
 
 
+def read_source(
+    path: Path, how: str, rev: str | None, workflow: str | None, given: GivenValues = NOTHING_GIVEN
+) -> CheckoutSource:
+    """The checkout with this workflow. Raises CheckoutError, WorkflowError."""
+    return CheckoutSource(path, how, _read(path, rev, workflow, given), path == resources.path(SAMPLE), rev, given)
+
+
 def open_source(
-    repo: str | None = None, rev: str | None = None, workflow: str | None = None, given: GivenValues = NOTHING_GIVEN,
-    *, is_one_of_several: bool = False,
-) -> CheckoutSource:  # fmt: skip
-    """Find the checkout and read its workflow; of several, each needs not use all that is given. Raises CheckoutError,
-    WorkflowError, UnknownName."""
-    path, how = find_checkout(repo)
-    sample = path == resources.path(SAMPLE)
-    found = _read(path, rev, workflow, given)
-    if is_one_of_several:
-        return CheckoutSource(path, how, found, sample, rev, given)
+    repo: str | None = None, rev: str | None = None, workflow: str | None = None, given: GivenValues = NOTHING_GIVEN
+) -> CheckoutSource:
+    """The checkout that is meant, with the workflow, which uses all that is given. Raises CheckoutError, WorkflowError,
+    UnknownName."""
+    source = read_source(*find_checkout(repo), rev, workflow, given)
+    found = source.workflow
     for name, option in given.sources.items():  # a mistyped one would give nothing
         if option == "--input" and (name := name.removeprefix("inputs.")) not in found.inputs:
             raise UnknownName("input", name, found.inputs, where=found.path)
@@ -157,7 +162,6 @@ def open_source(
     if unused := next((name for name in given.workflow_dirs if name not in called), ""):
         message = f"--workflow-dir {unused}: {found.path} calls no workflow of it{did_you_mean(unused, called)}"
         raise UsageError(message, hint=f"it calls those of: {', '.join(sorted(called)) or 'no other repository'}")
-    source = CheckoutSource(path, how, found, sample, rev, given)
     if not given.outputs_from:
         return source
     from ci_tasks.logs.job_log import jobs_in

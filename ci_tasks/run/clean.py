@@ -23,7 +23,7 @@ from ci_tasks.agent.serving.protocol import Request, RunSummary
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, printable
 from ci_tasks.hosts.connection import ReconnectingConnection
-from ci_tasks.hosts.provision import SETUP_PARTS, remove_setup
+from ci_tasks.hosts.executor import OLD_DAYS, SETUP_PARTS, remove_setup
 from ci_tasks.report.table import size
 from ci_tasks.results import store
 from ci_tasks.results.load import UnreadableRun, load_record
@@ -62,7 +62,6 @@ class CleanedRun:
 
 def clean(config: Config, host: str, *, days: float | None, everything: bool) -> list[CleanedRun]:
     """Print what is removed and what stays, with the reason, and return it."""
-    from ci_tasks.hosts.executor import OLD_DAYS
     from ci_tasks.hosts.mux import end
     from ci_tasks.hosts.runs import open_connection
 

@@ -106,10 +106,6 @@ class RowExecution:
     def is_waiting(self) -> bool:
         return self.record is None and self.attempt is None
 
-    @property
-    def running(self) -> StartedAttempt | None:
-        return self.attempt if self.record is None else None
-
     def hosts_of(self, sessions: Sequence[HostSession]) -> list[HostSession]:
         """The hosts that may run it, as far as is known: those where no attempt of it ended, else perhaps those where
         it failed. One that was dropped only if there is no other."""
@@ -122,6 +118,7 @@ class RowExecution:
     def finish(self, record: RunRecord, run: RunDir) -> None:
         """Its record, with what came before."""
         self.record, self.run = with_attempts(run, record, self.earlier, stopped=self.is_stopped), run
+        self.attempt = None
 
     def progress(self) -> RowProgress:
         """How it stands, for a person."""
@@ -156,7 +153,7 @@ class LabelExecution:
         ]
         self._next_picture_at = self._all_started_at = 0.0
         self._stopping = False
-        self._sent: set[str] = set()  # directories that are gone here, and that a host may still make
+        self._used: set[int] = set()  # numbers of attempts, of which a host may still make the directory
 
     @property
     def is_over(self) -> bool:
@@ -167,8 +164,7 @@ class LabelExecution:
         return [execution for execution in self.executions if execution.is_waiting]
 
     def _running_on(self, session: HostSession) -> list[tuple[RowExecution, StartedAttempt]]:
-        running = [(each, attempt) for each in self.executions if (attempt := each.running)]
-        return [(each, attempt) for each, attempt in running if attempt.session is session]
+        return [(each, each.attempt) for each in self.executions if each.attempt and each.attempt.session is session]
 
     def can_be_left(self) -> bool:
         """Whether --detach was given, and all rows have started: each is known to run or to wait, or that takes too
@@ -187,6 +183,7 @@ class LabelExecution:
         the other rows wait for a host again. Raises UsageError."""
         for execution in self.executions:
             attempts = journal.attempts(execution.row.row)
+            self._used |= {int(os.path.basename(run.path)) for _, run in attempts}
             if not attempts:  # planned at most: with one host, the plans of all rows are written first
                 shutil.rmtree(self.ready.batch.run_dir(execution.position + 1).path, ignore_errors=True)
             records = [read_run_record(run) for _, run in attempts[:-1]]
@@ -215,6 +212,7 @@ class LabelExecution:
             session.executor.reattach(prepared)
         else:
             shutil.rmtree(run.path, ignore_errors=True)
+            self._used.remove(int(os.path.basename(run.path)))
 
     # -- placing and starting ------------------------------------------------------------------------------------------
 
@@ -287,14 +285,11 @@ class LabelExecution:
         session.executor.start(prepared)
 
     def _next_number(self, execution: RowExecution) -> int:
-        """Attempts are numbered after the rows; a row's first one has the row's own number. No number is that of
-        another row's attempt, though nothing may be left of it: by its number, `--resume` takes its record."""
-        journal, others = self.ready.journal, [each.row.row for each in self.executions if each is not execution]
-        taken = {run.path for row in others for _, run in journal.attempts(row)} if journal else set()
-        for number in itertools.chain([execution.position + 1], itertools.count(len(self.executions) + 1)):
-            path = self.ready.batch.run_dir(number).path
-            if not (os.path.exists(path) or path in self._sent or path in taken):
-                break
+        """Attempts are numbered after the rows; a row's first one has the row's own number. None is used twice, though
+        nothing may be left of it: by its number, `--resume` takes its record."""
+        numbers = itertools.chain([execution.position + 1], itertools.count(len(self.executions) + 1))
+        number = next(number for number in numbers if number not in self._used)
+        self._used.add(number)
         return number
 
     def _write_placed(self, execution: RowExecution, host: str, run: RunDir) -> None:
@@ -307,7 +302,7 @@ class LabelExecution:
     def ended_row(self) -> tuple[RowExecution, StartedAttempt, RunState] | None:
         """A row whose attempt is over, with how."""
         for execution in self.executions:
-            attempt = execution.running
+            attempt = execution.attempt
             if attempt and (state := attempt.state).is_over:
                 return execution, attempt, state
         return None
@@ -321,7 +316,6 @@ class LabelExecution:
                 # It was on its way to the host when an earlier command was left, and never got there: it waits again.
                 execution.attempt = None
                 shutil.rmtree(run.path, ignore_errors=True)
-                self._sent.add(run.path)
                 return
         if state.aborted:
             record = self._not_started(run, *state.aborted)
@@ -454,12 +448,12 @@ class LabelExecution:
         """^C was pressed for the `count`-th time."""
         self._stopping = True
         if self.ready.threads:
-            self.ready.threads.abandon_setup()
+            self.ready.threads.abandoned.set()
         for execution in self.executions:
             execution.is_stopped = False
             if execution.is_waiting:
                 self._finish_unstarted(execution, CANCELLED, "cancelled before it began")
-        running = sum(execution.running is not None for execution in self.executions)
+        running = sum(execution.attempt is not None for execution in self.executions)
         if count == 1 and running:
             self.view.print_message(f"cancelling the running rows ({running}); ^C again kills them")
         self.end_running(kill=count > 1, leaves=True)

@@ -21,7 +21,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import BASE, default_base, find_commit, open_repository, resolve_rev
 from ci_tasks.errors import CiTasksError, WorkflowError, counted
 from ci_tasks.given_values import GivenValues
-from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, open_source, workflow_files
+from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, read_source, workflow_files
 from ci_tasks.workflow import expressions, rows, secrets
 from ci_tasks.workflow.context import EventContext, UnknownValueError
 from ci_tasks.workflow.model import Job, Row
@@ -84,11 +84,6 @@ def why_no_rows(source: CheckoutSource, label: str, base: str | None) -> str:
     elif source.suite.is_changed(label):
         why = f"no test file is new or modified since {base or BASE} (--base REV names another)"
     return f"label {label} has no row: {why}"
-
-
-def images(source: CheckoutSource) -> list[str]:
-    """The images that the workflow's rows run in; none of the sample, whose images do not exist."""
-    return [] if source.sample else list(dict.fromkeys(row.image for row in list_jobs(source) if row.image))
 
 
 # -- the rows of one label ---------------------------------------------------------------------------------------------
@@ -275,14 +270,14 @@ def started_labels(
 ) -> tuple[str, list[LabelStart]]:
     """What was compared, and an entry for each label of all workflows. Raises CheckoutError for a checkout without the
     base. Nothing of the checkout is executed."""
-    path, _ = find_checkout(repo)
+    path, how = find_checkout(repo)
     commit, name = (resolve_rev(path, base), base) if base else default_base(path)
     changed, labels = _changed_files(path, rev, commit), list[LabelStart]()
     ref = open_repository(path).git.text_or_none("rev-parse", "--symbolic-full-name", name) or ""
     branch = re.sub("^refs/(heads|remotes/[^/]+)/", "", ref)  # "" for a commit
     for file in workflow_files(path, rev):
         try:
-            source = open_source(str(path), rev, file, given, is_one_of_several=True)
+            source = read_source(path, how, rev, file, given)
             event = event_context(source, secrets=source.workflow.secrets)
             labels += label_starts(source.workflow, replace(event, base=branch or event.base), changed)
         except (WorkflowError, re.error) as error:

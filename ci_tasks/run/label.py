@@ -24,7 +24,7 @@ from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor, PreparedRow, TakeSnapshot, open_executor, take_host_snapshot
 from ci_tasks.planning.checkout_files import defines_tests
 from ci_tasks.planning.planner import failed_step, retry_plan
-from ci_tasks.records import EXIT_CODES, PASSED, RUNNING, VACUOUS, BatchResult, PlanEntry
+from ci_tasks.records import PASSED, RUNNING, VACUOUS, BatchResult, PlanEntry, together
 from ci_tasks.results import store
 from ci_tasks.results.history import durations
 from ci_tasks.results.load import find_one, load_record
@@ -61,11 +61,9 @@ def run(
         if result and result.status == RUNNING:
             print(f"{result.id}: the rows continue on {request.host}; `ci-tasks attach {result.id}` follows them")
     if not (ended := [result for result in results if result.status != RUNNING]):
-        return results[-1] if results else BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
-    records = [record for result in ended for record in result.runs]
-    directories = {id: path for result in ended for id, path in result.directories.items()}
-    whole = batch_result(label if len(requests) > 1 else ended[0].id, records, directories)
-    return print_results(whole, advice_without_gpu_host(records, config))
+        return results[-1] if results else together("", [])
+    whole = together(label if len(requests) > 1 else ended[0].id, ended)
+    return print_results(whole, advice_without_gpu_host(whole.runs, config))
 
 
 def execute_label(

@@ -271,7 +271,6 @@ class RowPlanner:
     rows: Sequence[Row]
     code: Snapshot
     simulates: bool
-    _with_ray: dict[str, bool] = field(default_factory=dict)  # by test: its modes are rows of their own
 
     def gather_facts(self, session: HostSession) -> HostFacts:
         """What a host offers. Raises Blocked for one that cannot be reached, or has not the Python that CI asks for."""
@@ -377,12 +376,13 @@ class RowPlanner:
         )
         return make_plan(self.source.workflow, self.job_rows.job, row, session.spec, event, self.overrides, place)
 
+    @cached_property
+    def _tests_with_ray(self) -> frozenset[str]:
+        tests = {row.test for row in self.rows if row.test and row.needed_gpus}
+        return frozenset(test for test in tests if starts_ray(test, self.code.read_file))
+
     def _starts_ray(self, row: Row) -> bool:
-        if self.request.by_runner or not row.test or not row.needed_gpus:
-            return self.request.by_runner
-        if row.test not in self._with_ray:
-            self._with_ray[row.test] = starts_ray(row.test, self.code.read_file)
-        return self._with_ray[row.test]
+        return self.request.by_runner or (row.needed_gpus > 0 and row.test in self._tests_with_ray)
 
 
 def sorted_setups(setups: Iterable[Plan | None]) -> list[Plan]:
@@ -400,7 +400,7 @@ class HostThreads:
     def __init__(self, sessions: Sequence[HostSession], planner: RowPlanner) -> None:
         self._sessions, self._planner = sessions, planner
         self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._over, self._abandoned = threading.Event(), threading.Event()
+        self._over, self.abandoned = threading.Event(), threading.Event()  # the second: no row needs install steps now
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -414,15 +414,11 @@ class HostThreads:
             yield
         finally:
             self._over.set()
-            self._abandoned.set()
+            self.abandoned.set()
             until = time.monotonic() + _SHUTDOWN_SECONDS
             for thread, session in zip(threads, self._sessions, strict=True):
                 holds = session.activity in (_PREFETCHING, _INSTALLING) and session.executor.is_up
                 thread.join(max(0.0, until - time.monotonic()) if holds else 0.0)
-
-    def abandon_setup(self) -> None:
-        """Stop waiting for install steps: no row needs them now."""
-        self._abandoned.set()
 
     def drain_messages(self) -> list[str]:
         """What a person should hear of the hosts since the last call."""
@@ -430,16 +426,23 @@ class HostThreads:
 
     def _serve(self, session: HostSession) -> None:
         """A host's whole story beside its rows."""
+
+        def say(text: str) -> None:
+            self._messages.put(f"{session.name}: {text}")
+
+        def is_wanted() -> bool:
+            return not self.abandoned.is_set()
+
         try:
             facts = self._planner.gather_facts(session)
             if self._planner.request.prefetch:
                 session.activity = _PREFETCHING
-                session.row_problems = self._planner.before_rows(session, self._say(session), self._is_wanted)
+                session.row_problems = self._planner.before_rows(session, say, is_wanted)
             session.facts = facts
             self._refresh(session)
             session.activity = _INSTALLING
             setups = self._planner.setups(session)
-            if why := session.executor.run_install_steps(setups, self._say(session), self._is_wanted):
+            if why := session.executor.run_install_steps(setups, say, is_wanted):
                 raise CiTasksError(self._planner.install_problem(why))
             session.is_ready, session.activity = True, ""
             while not self._over.wait(_REFRESH_SECONDS):
@@ -458,9 +461,3 @@ class HostThreads:
         if session.executor.is_up and not session.executor.has_scheduler:
             with suppress(CiTasksError):
                 session.locked_gpus = locked_gpus(session.executor, session.spec)
-
-    def _say(self, session: HostSession) -> Say:
-        return lambda text: self._messages.put(f"{session.name}: {text}")
-
-    def _is_wanted(self) -> bool:
-        return not self._abandoned.is_set()

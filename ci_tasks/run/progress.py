@@ -45,7 +45,7 @@ class PlainView(ProgressView):
 
     def __init__(self) -> None:
         self._note = ""  # the last one
-        self._shown: dict[str, tuple[str, str, int]] = {}  # row → state, host and attempt of its last line
+        self._shown: dict[str, str] = {}  # row → state of its last line
         self._known_hosts: set[str] = set()
         self._last_line_at = time.monotonic()
 
@@ -74,11 +74,9 @@ class PlainView(ProgressView):
 
     def print_row(self, event: RowChanged) -> None:
         state = event.status or _STATES[event.event]
-        standing = (state, event.host, event.attempt)
-        before = self._shown.get(event.row, (WAITING, "", 1))
-        self._shown[event.row] = standing
-        if state == before[0] and (state == WAITING or not event.host or standing == before):
+        if state == self._shown.get(event.row, WAITING) == WAITING:
             return
+        self._shown[event.row] = state
         took = f" after {event.seconds:.1f} s" if event.status and event.seconds is not None else ""
         note = "" if not event.note else ": as above" if event.note == self._note else f": {event.note}"
         self._note = event.note or self._note
@@ -192,7 +190,7 @@ class GrowingLog:
 def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, host: str = "") -> RowProgress:
     """How a started row stands: it waits for what others hold, it is silent, or it runs and this is its last line.
     `note` is what its host says that it does just now, if that is something else."""
-    from ci_tasks.hosts.provision import last_line  # what follows a log alone needs none of it
+    from ci_tasks.results.progress import last_line  # what follows a log alone needs none of it
 
     status = read_status_if_readable(run)
     state, message = RUNNING, note

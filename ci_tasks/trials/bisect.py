@@ -12,7 +12,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import Commit, commit_at, commits_between, parent_positions, pinned_commit
 from ci_tasks.config import Config
 from ci_tasks.errors import UsageError, counted, printable, some
-from ci_tasks.given_values import GivenValues, OverlaySource
+from ci_tasks.given_values import OverlaySource
 from ci_tasks.report.table import Table
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, open_source
 from ci_tasks.run.events import EventStream
@@ -89,7 +89,8 @@ def bisect(
     if is_submodule:
         path = options.axis.removeprefix(SUBMODULE)
         searched = OverlaySource(path, str(source.path / path), submodule=path)
-        config = replace(config, given=config.given.under(GivenValues(overlays=(searched,))))
+        overlays = (*config.given.overlays, searched)
+        config = replace(config, given=replace(config.given, overlays=overlays))
     search = _search(source, options, revision)
     keys = [*search.settings]
 

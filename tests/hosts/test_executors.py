@@ -17,7 +17,7 @@ from ci_tasks.agent.records import Plan, QueryAnswer, SlurmAllocation, Status
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_status
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import executor
-from ci_tasks.hosts.executor import Executor, LocalExecutor, PreparedRow, SlurmExecutor, take_host_snapshot
+from ci_tasks.hosts.executor import Executor, InstallLog, LocalExecutor, PreparedRow, SlurmExecutor, take_host_snapshot
 from ci_tasks.hosts.runs import KILL, WATCHING, RemoteRun
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED
@@ -113,6 +113,20 @@ def test_rows_run_beside_each_other_from_start_to_end_with_their_secrets_masked(
         local.wait(row)
     assert [read_status(row.run).exit_code for row in rows] == [3, 3]
     assert [Path(row.run.log).read_text() for row in rows] == ["***\n"] * 2
+
+
+def test_the_log_of_install_steps_is_passed_on_by_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, said = RunDir(str(tmp_path)), list[str]()
+    log = InstallLog(run, said.append)
+    for text in ("Collecting a\nci-tasks: 2 pack", "ages, new\n", "done\n"):
+        with open(run.log, "a") as out:
+            out.write(text)
+        log.poll()
+    monkeypatch.setattr(executor, "_REMINDER_S", 0.0)
+    log.finish(0)
+    assert said[1] == "2 packages, new"
+    assert "install steps: 0 s: done" in said
+    assert [line.rpartition(": ")[2][:7] for line in said[2:]] == ["done", "done in"]
 
 
 INSTALL = "cat workspace/test.py >> installed; mkdir venv; echo ci-tasks: stored; echo pip"

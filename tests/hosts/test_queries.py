@@ -242,9 +242,7 @@ def test_locked_gpus_are_known_before_rows_are_placed() -> None:
     inodes = {3: 8, "4": 9, 5: 10}
     files = [{"gpu": gpu, "file": [0, 27, inode]} for gpu, inode in inodes.items()]
     held = "".join(f"1: FLOCK ADVISORY WRITE 77 00:{at} 0 EOF\n" for at in ("1b:8", "1b:9", "1c:10"))
-    answers = {
-        queries.LOCKS_QUERY_NAME: QueryAnswer(0, json.dumps({"files": files, "locks": held})),
-    }
+    answers = {queries.LOCKS_QUERY_NAME: QueryAnswer(0, json.dumps({"files": files, "locks": held}))}
     host: Any = SimpleNamespace(run_queries=lambda queries, timeout: {name: answers[name] for name in queries})
     assert queries.locked_gpus(host, HostSpec("h")) == {3}
     assert queries.locked_gpus(host, HostSpec("h", simulate=True)) == frozenset()

@@ -149,6 +149,14 @@ def logged(remote_run: RemoteRun, log: bytes) -> None:
     until(lambda: Path(remote_run.run.log).read_bytes() == log, "the job has begun")
 
 
+def begun(host: PipedHost, script: str = "echo begun; sleep 100", **more: Any) -> tuple[RemoteRun, RemoteRunManager]:
+    """A run whose job has begun."""
+    remote_run = host.remote_run(script, **more)
+    manager = started(host, remote_run)
+    logged(remote_run, b"begun\n")
+    return remote_run, manager
+
+
 def aborted(remote_run: RemoteRun, status: str) -> str:
     """Why."""
     assert remote_run.aborted is not None and remote_run.aborted[0] == status, remote_run.aborted
@@ -294,10 +302,7 @@ def lose_link(host: PipedHost, manager: RemoteRunManager) -> None:
 
 
 def test_a_cancel_while_the_link_is_down_reaches_the_host_when_it_is_back(host: PipedHost) -> None:
-    remote_run = host.remote_run("echo begun; sleep 100")
-    manager = started(host, remote_run)
-    logged(remote_run, b"begun\n")
-    connect = host.connect
+    (remote_run, manager), connect = begun(host), host.connect
     lose_link(host, manager)
     manager.end(remote_run, "cancel")
     assert not remote_run.is_fetched
@@ -365,9 +370,7 @@ def test_a_fetched_run_stays_fetched_when_the_link_dies_for_good(host: PipedHost
 
 
 def test_a_kill_while_the_link_is_down_leaves_at_once_and_says_so(host: PipedHost) -> None:
-    remote_run = host.remote_run("echo begun; sleep 100")
-    manager = started(host, remote_run)
-    logged(remote_run, b"begun\n")
+    remote_run, manager = begun(host)
     lose_link(host, manager)
     manager.end(remote_run, "kill")
     aborted(remote_run, LOST)
@@ -411,7 +414,7 @@ def test_a_secret_reaches_the_job_and_nothing_else(host: PipedHost) -> None:
 def test_a_run_directory_outside_of_the_home_is_refused(host: PipedHost, tmp_path: Path) -> None:
     remote_run = host.remote_run("touch owned")
     remote_run.directory = str(tmp_path / "elsewhere")
-    host.open().send(remote_run)
+    started(host, remote_run)
     done(remote_run)
     aborted(remote_run, BLOCKED)
     assert not (tmp_path / "elsewhere").exists()
@@ -623,20 +626,18 @@ def test_two_links_that_ask_for_one_run_begin_it_once(host: PipedHost, tmp_path:
 
 def test_a_log_that_is_cut_here_while_it_grows_is_fetched_again(host: PipedHost, tmp_path: Path) -> None:
     wait, go = gate(tmp_path)
-    remote_run = host.remote_run("echo one; " + wait + "echo two")
-    host.open().send(remote_run)
-    logged(remote_run, b"one\n")
+    remote_run, _ = begun(host, f"echo begun; {wait}echo two")
     os.truncate(remote_run.run.log, 0)
     go.touch()
     done(remote_run)
-    assert Path(remote_run.run.log).read_bytes() == b"one\ntwo\n"
+    assert Path(remote_run.run.log).read_bytes() == b"begun\ntwo\n"
 
 
 def test_a_kill_reaches_the_host_although_we_leave_at_once(host: PipedHost) -> None:
     """As where nobody reads what we print any more."""
-    remote_run = host.remote_run("trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"grace_seconds": 60})
-    manager = started(host, remote_run)
-    logged(remote_run, b"begun\n")
+    remote_run, manager = begun(
+        host, "trap '' TERM; echo begun; while :; do sleep 0.1; done", plan={"grace_seconds": 60}
+    )
     manager.end(remote_run, "kill")
     manager.close()
     assert status(remote_run).end == "cancelled"
@@ -644,9 +645,7 @@ def test_a_kill_reaches_the_host_although_we_leave_at_once(host: PipedHost) -> N
 
 
 def test_a_second_kill_waits_for_the_host_no_more(host: PipedHost) -> None:
-    remote_run = host.remote_run("echo begun; sleep 100")
-    manager = started(host, remote_run)
-    logged(remote_run, b"begun\n")
+    remote_run, manager = begun(host)
     pid = int(read_status(RunDir(remote_run.directory)).pid or 0)
     os.kill(pid, signal.SIGSTOP)
     manager.end(remote_run, "kill")

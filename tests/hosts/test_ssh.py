@@ -34,10 +34,7 @@ def test_importing_it_loads_neither_fabric_nor_paramiko() -> None:
 @pytest.mark.parametrize(
     ("error", "phrases"),
     [
-        (
-            socket.gaierror(-2, "Name or service not known"),
-            ["reached: Name or service not known", "HostName"],
-        ),
+        (socket.gaierror(-2, "Name or service not known"), ["reached: Name or service not known", "HostName"]),
         (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), ["box.example.com:2222 cannot be reached: refused"]),
         (TimeoutError(), ["box.example.com:2222", "no answer within 15 s", "ConnectTimeout"]),
         (UnicodeError("label empty or too long"), ["cannot be reached: label empty or too long"]),
@@ -68,15 +65,9 @@ def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKe
 @pytest.mark.parametrize(
     ("attributes", "phrases"),
     [
-        (
-            {"tried": ["/id"]},
-            ["Permission denied (publickey) for alice", "tried: /id; no agent", "authorized_keys"],
-        ),
+        ({"tried": ["/id"]}, ["Permission denied (publickey) for alice", "tried: /id; no agent", "authorized_keys"]),
         ({"unusable": ["/my id"]}, ["or are no keys: /my id", "ssh-add '/my id'"]),
-        (
-            {"is_partial": True, "wanted": ["keyboard-interactive"]},
-            ["accepted a key, but also wants keyboard-"],
-        ),
+        ({"is_partial": True, "wanted": ["keyboard-interactive"]}, ["accepted a key, but also wants keyboard-"]),
         ({"wanted": ["password"]}, ["Permission denied (password)", "takes only password", "never asks"]),
     ],
 )

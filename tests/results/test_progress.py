@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ci_tasks.results.progress import line_summary, metrics_summary
+from ci_tasks.agent.run_directory import RunDir
+from ci_tasks.results.progress import last_line, line_summary, metrics_summary
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,20 @@ def test_a_line_of_metrics_in_short(line: bytes, expected: str) -> None:
 )
 def test_another_line_stays_without_the_actor_in_front(line: bytes, expected: str) -> None:
     assert line_summary(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        ("first\nlast\n\n", "last"),
+        ("##[group]Run tests\npytest -q\n##[endgroup]\n", "pytest -q"),
+        ("::endgroup::\n", ""),
+        ("loading\n====================\n--------\n...\n", "loading"),
+        ("======= 3 passed in 0.52s =======\n", "======= 3 passed in 0.52s ======="),
+        ("", ""),
+    ],
+)
+def test_it_is_the_last_one_that_says_something(log: str, expected: str, tmp_path: Path) -> None:
+    run = RunDir(str(tmp_path))
+    Path(run.log).write_text(log)
+    assert last_line(run) == expected

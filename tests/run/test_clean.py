@@ -19,6 +19,13 @@ from ci_tasks.results.store import Phase, write_phase
 from ci_tasks.run.clean import _clean_here, _containers_and_images, _stays_there
 from tests.parts.json_files import write_json
 
+
+@pytest.fixture(autouse=True)
+def home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CI_TASKS_HOME", str(home))
+    return home
+
+
 ROW, HERE, INSTALL = "01", "02", "environments/abc"
 NOT_FETCHED = "its results were not fetched, or it was only planned: `fetch` it first, or --all"
 
@@ -39,37 +46,31 @@ NOT_FETCHED = "its results were not fetched, or it was only planned: `fetch` it 
     ],
 )
 def test_what_runs_or_was_kept_stays(
-    run: str, alive: bool, kept: bool, phase: Phase | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: str, alive: bool, kept: bool, phase: Phase | None, why: str, home: Path
 ) -> None:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
     if phase:
-        (tmp_path / "runs/b" / HERE).mkdir(parents=True)  # a copy that a command has begun, and no more
-        write_phase(tmp_path / "runs/b", phase)
+        (home / "runs/b" / HERE).mkdir(parents=True)  # a copy that a command has begun, and no more
+        write_phase(home / "runs/b", phase)
     summary = RunSummary(f"/runs/b-{store.client_id()}/{run}", alive=alive, kept=kept)
     assert _stays_there(summary, is_old=False, everything=False) == why
 
 
-def test_runs_of_other_clients_stay_while_they_are_young_or_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+def test_runs_of_other_clients_stay_while_they_are_young_or_run() -> None:
     theirs = RunSummary(f"/runs/b-other/{ROW}")
     assert "younger than --days" in _stays_there(theirs, is_old=False, everything=True)
     assert _stays_there(theirs, is_old=True, everything=False) == ""
     assert _stays_there(RunSummary(f"/runs/b-other/{INSTALL}", alive=True), is_old=True, everything=False) == "it runs"
 
 
-def test_a_run_whose_plan_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
-    (tmp_path / "runs/b/01/workspace").mkdir(parents=True)
-    (tmp_path / "runs/b/01/plan.json").write_text("no JSON")
-    host: Any = SimpleNamespace(request=lambda _: Answer(runs=tuple(list_runs(str(tmp_path)))))
+def test_a_run_whose_plan_cannot_be_read_is_named(home: Path) -> None:
+    (home / "runs/b/01/workspace").mkdir(parents=True)
+    (home / "runs/b/01/plan.json").write_text("no JSON")
+    host: Any = SimpleNamespace(request=lambda _: Answer(runs=tuple(list_runs(str(home)))))
     (cleaned,) = _clean_here(host, None, everything=False)
     assert "plan.json" in cleaned.text and cleaned.left
 
 
-def test_a_python_without_sqlite_cleans_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
+def test_a_python_without_sqlite_cleans_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlite3", None)
     for name in ("history", "index"):
         monkeypatch.delitem(sys.modules, f"ci_tasks.results.{name}")
@@ -78,32 +79,24 @@ def test_a_python_without_sqlite_cleans_all_the_same(tmp_path: Path, monkeypatch
     assert list(_clean_here(host, None, everything=False)) == []
 
 
-def test_a_run_that_is_removed_stays_in_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
-    run = RunDir(str(tmp_path / "runs/20260101-120000-l/01"))
+def test_a_run_that_is_removed_stays_in_the_history(home: Path) -> None:
+    run = RunDir(str(home / "runs/20260101-120000-l/01"))
     Path(run.path).mkdir(parents=True)
     write_json(run.plan, {"id": "20260101-120000-l.01", "label": "l", "row": "r"})
     record_not_started(run, "blocked", "no GPU")
-    host: Any = SimpleNamespace(request=lambda _: Answer(runs=tuple(list_runs(str(tmp_path)))))
+    host: Any = SimpleNamespace(request=lambda _: Answer(runs=tuple(list_runs(str(home)))))
     assert [cleaned.text for cleaned in _clean_here(host, 0.0, everything=False)] == ["20260101-120000-l.01: removed"]
     assert [(record.row, record.files_gone) for record in search(RunQuery())] == [("r", True)]
 
 
-def test_plans_on_this_machine_are_removed_by_their_age(person: Any) -> None:
+def test_plans_on_this_machine_are_removed_by_their_age_once_their_command_is_over(person: Any) -> None:
     planned = person.ci_tasks("plan", "ckpt", "--host", "sim", "--only", "async", "--json").json
     directory = Path(planned[0]["run_dir"])
-    person.ci_tasks("clean", "--days", "1")
-    assert directory.exists(), "it is younger"
-    person.ci_tasks("clean", "--days", "0")
-    assert not directory.exists()
-
-
-def test_a_plan_of_a_command_that_is_not_over_stays(person: Any) -> None:
-    planned = person.ci_tasks("plan", "ckpt", "--host", "sim", "--only", "async", "--json").json
-    directory = Path(planned[0]["run_dir"])
-    write_phase(directory.parent, "running")
-    person.ci_tasks("clean", "--days", "0")
-    assert directory.exists()
+    phases: list[tuple[Phase, str, bool]] = [("running", "0", True), ("ended", "1", True), ("ended", "0", False)]
+    for phase, days, stays in phases:
+        write_phase(directory.parent, phase)
+        person.ci_tasks("clean", "--days", days)
+        assert directory.exists() == stays, (phase, days)
 
 
 def test_containers_and_images_of_this_home_have_readable_sizes() -> None:

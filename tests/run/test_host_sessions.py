@@ -25,11 +25,6 @@ def test_a_host_that_cannot_be_reached_takes_no_part_and_is_named(played: Make) 
     assert "a: 8 GPUs (found 4); gone: gone cannot be reached" in done.runs[1].reason
 
 
-def test_a_row_that_needs_more_than_the_only_host_has_says_so(played: Make) -> None:
-    (_, wide) = played({"a": 4}, {"one": 4, "wide": 8}).execute_label().runs
-    assert wide.reason == "a lacks 8 GPUs (found 4); no other host of hosts.yaml could run it"
-
-
 def test_with_one_host_what_is_wrong_there_ends_the_command(played: Make) -> None:
     world = played({"a": 4}, {"one": 4})
     world.hosts["a"].reachable = False

@@ -24,7 +24,7 @@ from ci_tasks.run import label
 from ci_tasks.run.checkout_source import RunRequest
 from ci_tasks.run.find_rows import JobRows
 from ci_tasks.run.label import changed_runs
-from ci_tasks.run.prepare import PreparedBatch, announce_large_files
+from ci_tasks.run.prepare import PreparedBatch, RowPlanner, announce_large_files
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
 from tests.logs import github_format
@@ -251,6 +251,15 @@ def test_only_selects_among_both_and_names_what_there_is(runs: Any) -> None:
     assert [run.rows for run in runs("rewards ppo", only="ppo")] == [("ppo",)]
     with pytest.raises(UnknownName, match="unknown row 'pppo' in label changed"):
         runs("rewards ppo", only="pppo")
+
+
+def test_a_row_starts_ray_if_it_has_gpus_and_its_test_does_or_the_runner_takes_its_locks() -> None:
+    rows: list[Row] = [row("l", name, gpus) for name, gpus in (("ray", 8), ("ray", 0), ("plain", 8))]
+    code: Any = SimpleNamespace(read_file=lambda path: "import ray\nray.init()\n" if "ray" in path else "")
+    rest: Any = None
+    for request, starts in ((RunRequest("l"), [True, False, False]), (RunRequest("l", by_runner=True), [True] * 3)):
+        planner = RowPlanner(rest, rest, request, rest, rest, rows, code, simulates=False)
+        assert [planner._starts_ray(each) for each in rows] == starts
 
 
 def test_an_interrupt_while_a_command_closes_ends_one_step_of_it(

@@ -13,9 +13,9 @@ import pytest
 
 from ci_tasks.agent.records import Deviation, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, write_record
-from ci_tasks.hosts.provision import last_line
 from ci_tasks.records import BatchResult, RunRecord
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
+from ci_tasks.results.progress import last_line
 from ci_tasks.run import progress
 from ci_tasks.run.events import EventView, Message
 from tests.parts.json_files import write_json

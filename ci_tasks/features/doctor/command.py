@@ -20,7 +20,7 @@ from ci_tasks.hosts.queries import QueryRunner
 from ci_tasks.hosts.runs import open_connection
 from ci_tasks.results import store
 from ci_tasks.run.checkout_source import open_source
-from ci_tasks.run.find_rows import images
+from ci_tasks.run.find_rows import list_jobs
 from ci_tasks.run.hosts_files import open_config
 from ci_tasks.safe_output import terminal_width
 
@@ -42,8 +42,9 @@ def doctor(options: DoctorOptions) -> int:
     ci-tasks doctor --host local --json
     """
     source, config, results = open_source(options.repo, None, options.workflow), open_config(options.repo), []
+    images = dict.fromkeys(row.image for row in list_jobs(source) if row.image)  # those of the sample do not exist
     for host in [config.host(options.host)] if options.host else config.hosts.values():
-        found = examine_host(host, images(source), lambda host: closing(open_connection(host)))
+        found = examine_host(host, [] if source.sample else [*images], lambda host: closing(open_connection(host)))
         if not options.json:
             title = f"{host.name} ({', '.join(part for part in (host.kind, host.address, host.runtime) if part)})"
             print("\n".join(lines(title, found, terminal_width())), end="\n\n", flush=True)
