@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent import processes
+from ci_tasks.agent.__main__ import main
 from ci_tasks.agent.codec import to_json
 from ci_tasks.agent.hang import collect
 from ci_tasks.agent.hang import look as looking
@@ -81,6 +83,17 @@ def test_a_look_that_hangs_is_ended(run: RunDir, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(looking, "MAX_SECONDS", 0.0)
     assert polled(HangWatcher(run, 600, 7200), 600, 3600)
     assert "a look at the processes failed: no end within 0 s" in Path(run.agent_log).read_text()
+
+
+def test_a_look_that_fails_says_so_itself(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: str) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(processes, "own_session", True)
+    monkeypatch.setattr(collect, "collect", fail)
+    assert main(["hang", run.path, "stall", ""]) == 0
+    assert "RuntimeError: a bug" in Path(run.agent_log).read_text()
+    assert not processes.own_session, "what it starts is the agent's, not the job's"
 
 
 @pytest.mark.parametrize(("status", "why"), [(Status(), "has not started"), (Status("ended", "ended"), "has ended")])
