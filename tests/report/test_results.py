@@ -145,8 +145,8 @@ FEATURES = ("doctor", "bisect")
 
 def ended(row: str, status: str, cause: str = "", signature: str = "", **more: Any) -> RunRecord:
     triage = {"cause": cause, "verdict": "failed", "line_no": 1, "line": "x", "signature": signature, "confidence": 0.9}
-    fields = {"id": "b.01", "label": "l", "row": row, "host": "h1", "status": status, **more}
-    return decode(RunRecord, {**fields, "triage": {**triage, "reason": f"why {cause}"} if cause else None}, where="")
+    found = {**triage, "reason": f"why {cause}"} if cause else None
+    return record(row, status, host="h1", triage=found, **more)
 
 
 def rows(*statuses: str, **more: Any) -> list[RunRecord]:

@@ -309,22 +309,19 @@ WORDS = (
     "github env . [ ] ( ) , * ' '' 'a' \" ! != == = < <= && || & 1 -1 .5 0xff 1e9 null true NaN ${{ }} contains( "
     "format( toJSON( fromJSON( case( always() hashFiles( {0} _x \n"
 )
-TOKENS = st.sampled_from(WORDS.split(" "))
-NEAR = st.lists(TOKENS, max_size=14).flatmap(
+NEAR = st.lists(st.sampled_from(WORDS.split(" ")), max_size=14).flatmap(
     lambda tokens: st.sampled_from(["", " "]).map(lambda gap: gap.join(tokens))
 )
 TEXT = st.text() | NEAR
 NUMBERS = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(width=16, allow_nan=False, allow_infinity=False)
 PRIMITIVES = st.none() | st.booleans() | NUMBERS | st.text()
-
-
-def nest(inner: st.SearchStrategy[Value]) -> st.SearchStrategy[Value]:
-    return st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4)
-
-
 # Numbers of at most 15 digits, for more do not survive GitHub's way of writing them.
 SHORT = st.none() | st.booleans() | st.integers(-(10**14), 10**14) | st.text()
-ANY_VALUE: st.SearchStrategy[Value] = st.recursive(SHORT, nest, max_leaves=12)
+ANY_VALUE: st.SearchStrategy[Value] = st.recursive(
+    SHORT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
 
 
 @given(TEXT, st.dictionaries(st.sampled_from(["github", "env"]), ANY_VALUE))

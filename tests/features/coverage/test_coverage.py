@@ -141,19 +141,6 @@ def trained(record: Callable[..., Recording]) -> Cover:
     return cover
 
 
-LAYOUTS = [
-    ("", "colocated"),
-    ("--tensor-model-parallel-size 2 --context-parallel-size 2", "TP2 + CP2"),
-    ("--pipeline-model-parallel-size 4 --expert-model-parallel-size 8", "PP4 + EP8"),
-    ("--tensor-model-parallel-size 2 --tensor-model-parallel-size 1", "colocated"),  # the last one counts
-]
-
-
-@pytest.mark.parametrize(("flags", "layout"), LAYOUTS)
-def test_a_layout_is_the_sizes_above_one(trained: Cover, flags: str, layout: str) -> None:
-    assert trained(f"--colocate {flags}").covers[2] == layout
-
-
 KINDS = [
     # Flags speak before the model's script, the script before the expert-parallel size, and the name comes last.
     ("--num-experts 8", "small", "MoE"),
@@ -172,6 +159,10 @@ def test_dense_or_moe_is_read_from_flags_before_names(trained: Cover, flags: str
 FEATURES = {
     "--colocate": ["colocated", "offload/onload"],
     "--colocate --no-offload-rollout": ["colocated"],
+    # A layout is the sizes above one, and of a flag that is given twice the last counts.
+    "--tensor-model-parallel-size 2 --context-parallel-size 2": ["TP2 + CP2"],
+    "--pipeline-model-parallel-size 4 --expert-model-parallel-size 8": ["PP4 + EP8"],
+    "--tensor-model-parallel-size 2 --tensor-model-parallel-size 1 --colocate": ["colocated", "offload/onload"],
     "--sglang-speculative-algorithm EAGLE": ["sglang speculative algorithm EAGLE"],
     "--sglang-enable-dp-attention --use-tis": ["dp attention", "tis"],
     "--hf-checkpoint /root/models/X-FP8": ["FP8 rollout"],

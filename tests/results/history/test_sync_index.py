@@ -50,16 +50,6 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return read_runs
 
 
-def test_a_run_is_followed_from_its_plan_to_its_end(make: Make, long_ago: Callable[[], None]) -> None:
-    make(status="planned")
-    long_ago()
-    assert _shown() == {"ckpt.01": "planned"}
-    make(status="running")
-    assert _shown() == {"ckpt.01": "running"}
-    make(status="failed")
-    assert _shown() == {"ckpt.01": "failed"}
-
-
 def test_what_has_ended_is_not_read_again_nor_is_a_plan_that_nobody_runs(
     make: Make, long_ago: Callable[[], None], loaded: list[str]
 ) -> None:

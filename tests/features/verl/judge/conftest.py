@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
 from ci_tasks.agent.probe.evidence import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.features.verl.judge.records import Summary
@@ -109,7 +110,7 @@ class Writer:
     def settings(self, training: Training, other: Mapping[str, Any]) -> dict[str, Any]:
         """verl's whole configuration, nested."""
         flat = {"algorithm.adv_estimator": "gae", "data.max_response_length": 512, "trainer.resume_mode": "disable"}
-        flat |= {dotted: literal(asked) for dotted, asked in asked_settings(training).items()}
+        flat |= {dotted: yaml.safe_load(asked) for dotted, asked in asked_settings(training).items()}
         values: dict[str, Any] = {}
         for dotted, value in {**flat, "actor_rollout_ref.model.path": "/models/qwen", **other}.items():
             *parents, last = dotted.split(".")
@@ -205,16 +206,6 @@ def metrics(step: int) -> dict[str, float]:
         "critic/rewards/mean": 0.2 + 0.03 * step,
         "response_length/clip_ratio": 0.05,
     }
-
-
-def literal(text: str) -> Any:
-    constants: dict[str, Any] = {"True": True, "False": False, "null": None}
-    if text in constants:
-        return constants[text]
-    try:
-        return int(text)
-    except ValueError:
-        return text
 
 
 @pytest.fixture

@@ -51,9 +51,10 @@ def events(**kinds: Any) -> tuple[HookEvent, ...]:
 def built(**other: Any) -> ProcessEvidence:
     """A process whose hook noted a level 0 that did what it was asked, but for `other`."""
     whole: dict[str, Any] = {"model": MODEL, "sizes": SIZES}
-    several = {kind: each if isinstance(each, list) else [each] for kind, each in {**whole, **other}.items()}
-    noted = {kind: [{**whole.get(kind, {}), **one} for one in each] for kind, each in several.items()}
-    return replace(usual(SMOKE, 150.0), hook_events=events(**noted))
+    for kind, each in other.items():
+        several = each if isinstance(each, list) else [each]
+        whole[kind] = [{**whole.get(kind, {}), **one} for one in several]
+    return replace(usual(SMOKE, 150.0), hook_events=events(**whole))
 
 
 def test_a_silent_log_passes_on_what_the_hook_noted(writer: Writer) -> None:
