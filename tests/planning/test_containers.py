@@ -8,16 +8,8 @@ import pytest
 
 from ci_tasks.agent.containers.docker_argv import DockerRun
 from ci_tasks.config import HostSpec
-from ci_tasks.planning.containers import (
-    RAY_ON_HOST,
-    HostPath,
-    container_of,
-    container_rules,
-    environment_of,
-    exclusive,
-    gpu_locks,
-    place,
-)
+from ci_tasks.planning import containers
+from ci_tasks.planning.containers import RAY_ON_HOST, HostPath, container_of, place
 from ci_tasks.planning.steps import plan_steps
 from ci_tasks.workflow.context import Resolver
 from ci_tasks.workflow.model import Container, Job, Row, Step
@@ -43,7 +35,7 @@ LOCKED = "docker run i bash -c 'python tests/ci/gpu_lock_exec.py --count 4 -- py
     ],
 )
 def test_who_takes_the_locks(host: HostSpec, texts: list[str], by: str, pattern: str, simulated: int | None) -> None:
-    locks = gpu_locks(ROW, host, "/locks", texts)
+    locks = containers.gpu_locks(ROW, host, "/locks", texts)
     assert locks is not None
     assert (locks.by, locks.count, locks.total, locks.pattern, locks.simulated) == (by, 4, 8, pattern, simulated)
 
@@ -73,11 +65,11 @@ HOST_NETWORK = ["docker run --network host i"]
     ],
 )
 def test_what_a_row_cannot_share(host: HostSpec, texts: list[str], starts_ray: bool, needs: tuple[str, ...]) -> None:
-    assert exclusive(host, texts, starts_ray=starts_ray) == needs
+    assert containers.exclusive(host, texts, starts_ray=starts_ray) == needs
 
 
 def test_two_runs_of_one_id_have_containers_of_different_names() -> None:
-    names = {container_rules(BOX, "b.01", f"/{home}/runs/b/01", "/l", {}).name for home in ("anna", "bert")}
+    names = {containers.container_rules(BOX, "b.01", f"/{home}/runs/b/01", "/l", {}).name for home in ("anna", "bert")}
     assert len(names) == 2
 
 
@@ -137,9 +129,9 @@ def test_without_a_container_a_path_is_the_hosts_own() -> None:
 
 def test_what_the_container_sets_is_in_the_tests_environment() -> None:
     run = container(job(INLINE))
-    assert environment_of(run, HostSpec("box", env={"A": "1"}), {"B": "2"}) == {
+    assert containers.environment_of(run, HostSpec("box", env={"A": "1"}), {"B": "2"}) == {
         "B": "2",
         "TEST_FILE": "x.py",
         "HF_HOME": "/data/slime_ci/hf",
     }
-    assert environment_of(None, HostSpec("box", env={"A": "1"}), {"B": "2"}) == {"A": "1", "B": "2"}
+    assert containers.environment_of(None, HostSpec("box", env={"A": "1"}), {"B": "2"}) == {"A": "1", "B": "2"}

@@ -10,17 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci_tasks.config import HostSpec
-from ci_tasks.planning.placement import (
-    HostFacts,
-    HostLoad,
-    WaitingRow,
-    expected_seconds,
-    missing_resources,
-    other_hosts,
-    place,
-    python_problem,
-    requires_python,
-)
+from ci_tasks.planning import placement
+from ci_tasks.planning.placement import HostFacts, HostLoad, WaitingRow, place
 from ci_tasks.workflow.model import Row
 
 RAY = frozenset({"ray-host-network"})
@@ -121,9 +112,9 @@ def test_why_a_row_waits(task: WaitingRow, machines: list[HostLoad], why: str) -
 
 def test_seconds_expected_of_a_row() -> None:
     durations = {"ppo": 50.0, "ckpt[sync]": 100.0, "ckpt[async]": 300.0, "ckpt[gpu]": 200.0}
-    assert expected_seconds("ppo", durations, 8) == 50
-    assert expected_seconds("ckpt[new]", durations, 8) == 200  # as its other modes
-    guesses = [expected_seconds("new", durations, gpus) for gpus in (8, 4, 0)]
+    assert placement.expected_seconds("ppo", durations, 8) == 50
+    assert placement.expected_seconds("ckpt[new]", durations, 8) == 200  # as its other modes
+    guesses = [placement.expected_seconds("new", durations, gpus) for gpus in (8, 4, 0)]
     assert guesses == sorted(guesses, reverse=True) and guesses[-1] > 0
 
 
@@ -221,7 +212,7 @@ NO_LOCK = "GPUs for this checkout: simulated ones serve the sample only"
     ],
 )
 def test_what_a_host_lacks(row: Row, host: HostSpec, facts: HostFacts, missing: list[str]) -> None:
-    assert missing_resources(row, host, facts) == missing
+    assert placement.missing_resources(row, host, facts) == missing
 
 
 H100 = HostSpec("h100", kind="ssh", address="h100.example.com", gpus=8)
@@ -242,7 +233,7 @@ _SIM, _CLUSTER = "sim (8 simulated GPUs)", "cluster (slurm login.example.com, 2 
     ],
 )
 def test_other_hosts_that_could_run_it(gpus: int, here: str, simulates: bool, others: list[str]) -> None:
-    assert other_hosts(replace(ROW, gpus=gpus), HOSTS, here, simulates) == others
+    assert placement.other_hosts(replace(ROW, gpus=gpus), HOSTS, here, simulates) == others
 
 
 # The Python that the checkout requires
@@ -260,7 +251,7 @@ def test_other_hosts_that_could_run_it(gpus: int, here: str, simulates: bool, ot
     ],
 )
 def test_where_a_checkout_says_which_python_it_needs(files: dict[str, str], requirement: str) -> None:
-    assert requires_python(files.get) == requirement
+    assert placement.requires_python(files.get) == requirement
 
 
 @pytest.mark.parametrize(
@@ -275,6 +266,6 @@ def test_where_a_checkout_says_which_python_it_needs(files: dict[str, str], requ
     ],
 )
 def test_a_python_that_the_checkout_excludes_is_named(requirement: str, version: str, fits: bool) -> None:
-    problem = python_problem(requirement, version)
+    problem = placement.python_problem(requirement, version)
     assert (problem == "") == fits
     assert fits or problem == f"Python {requirement}, as the checkout requires (found {version})"

@@ -88,12 +88,6 @@ def failed_and_passed() -> tuple[str, Reader]:
     return text, Reader(text)
 
 
-def test_the_commit_is_one_that_exists_and_the_changed_files_are_counted() -> None:
-    text, _ = failed_and_passed()
-    assert text.count("eeeeeee + 1 changed file") == 2, "in the summary and in the environment"
-    assert "cccccccc" not in text
-
-
 def test_what_failed_stands_first_once_with_its_context_and_every_row_leads_to_its_log() -> None:
     text, reader = failed_and_passed()
     assert "".join(reader.texts_of("h1")).strip() == "2 of 4 rows failed, 1 was blocked, 1 passed"
@@ -113,6 +107,8 @@ def test_what_failed_stands_first_once_with_its_context_and_every_row_leads_to_i
     assert "      1 one\n      2 OutOfMemoryError: no room\n</pre>" in text
     assert len([element for element in reader.of("svg") if element.get("role") == "img"]) == 2
     assert "Made today." in reader.texts_of("footer")
+    assert text.count("eeeeeee + 1 changed file") == 2, "in the summary and in the environment, of a commit that exists"
+    assert "cccccccc" not in text
 
 
 def test_a_row_without_gpus_says_nothing_of_them() -> None:

@@ -20,16 +20,8 @@ from ci_tasks.agent.records import Checkout, Deviation, DockerInvocation, Overla
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.logs.causes import uncaught_exceptions
 from ci_tasks.records import Attempt, ProbeSummary, RunEnvironment, RunRecord
-from ci_tasks.results.probe_evidence import (
-    exception_text,
-    imported_elsewhere,
-    imported_modules,
-    probe_summary,
-    read_run_evidence,
-    with_imports,
-    with_overlay_uses,
-)
-from ci_tasks.results.probe_evidence import test_process as find_test_process
+from ci_tasks.results import probe_evidence
+from ci_tasks.results.probe_evidence import probe_summary, with_imports, with_overlay_uses
 
 TEST = "tests/test_ppo.py"
 PLAN = RunDescription(test=TEST, deviations=(Deviation("probe", "none", "yes", "why"),))
@@ -64,14 +56,14 @@ def test_the_process_that_ran_the_test(
     argv: tuple[str, ...], imports: tuple[ImportedModule, ...], is_test: bool
 ) -> None:
     first = process(1, "python", "-m", "pip", "install", "-e", ".")
-    found = find_test_process(evidence(first, process(2, *argv, imports=imports)), TEST)
+    found = probe_evidence.test_process(evidence(first, process(2, *argv, imports=imports)), TEST)
     assert (found is not None and found.pid == 2) == is_test
 
 
 def test_without_a_test_file_it_is_the_process_that_imported_the_most() -> None:
     few, many = process(1, imports=(TORCH,)), process(2, imports=(TORCH, PYTEST))
-    assert find_test_process(evidence(few, many, process(3)), None) == many
-    assert find_test_process(evidence(process(3)), None) is None
+    assert probe_evidence.test_process(evidence(few, many, process(3)), None) == many
+    assert probe_evidence.test_process(evidence(process(3)), None) is None
 
 
 def test_the_packages_are_those_of_the_interpreter_that_the_test_ran_in() -> None:
@@ -110,7 +102,7 @@ def test_a_module_is_known_once_by_the_process_that_knows_its_version() -> None:
     unknown = replace(TORCH, package_version="")
     other = ImportedModule("torch", "/other/torch/__init__.py")
     found = evidence(process(1, imports=(unknown,)), process(2, imports=(TORCH,)), process(3, imports=(other,)))
-    assert imported_modules(found) == (TORCH, other)
+    assert probe_evidence.imported_modules(found) == (TORCH, other)
 
 
 IN_IMAGE = ImportedModule("slime", "/root/slime/slime/__init__.py")
@@ -133,7 +125,7 @@ def test_a_package_of_the_checkout_from_elsewhere_is_a_deviation(
 ) -> None:
     ours = replace(IN_IMAGE, origin=origin or IN_IMAGE.origin, local=not origin)
     found = evidence(process(1, imports=(ours, TORCH)))
-    deviations = list(imported_elsewhere(found, ("slime",), WORKSPACE, calls))
+    deviations = list(probe_evidence.imported_elsewhere(found, ("slime",), WORKSPACE, calls))
     assert [(each.what, each.here) for each in deviations] == ([("import slime", origin)] if is_elsewhere else [])
 
 
@@ -146,7 +138,7 @@ def test_exceptions_are_in_the_order_of_their_time() -> None:
     late = process(1, exceptions=(failure(9, where="main"), NotedException(1)))
     early = process(2, env={"RANK": "3"}, exceptions=(failure(5, where="thread", name="loader"),))
     found = uncaught_exceptions(evidence(late, early))
-    assert [exception_text(*pair) for pair in found] == [
+    assert [probe_evidence.exception_text(*pair) for pair in found] == [
         "pid 2, rank 3, thread loader: KeyError: 'x' (loader.py:88 in next_batch)",
         "pid 1: KeyError: 'x' (loader.py:88 in next_batch)",
     ]
@@ -156,7 +148,7 @@ def test_of_rays_exceptions_the_workers_own_line_is_shown() -> None:
     message = "\x1b[36mray::A.fail()\x1b[39m (pid=7)\n  File x\n    raise y\nValueError: loss is nan\n"
     failure = NotedException(chain=(LinkedException("ray.exceptions.RayTaskError(ValueError)", message),))
     expected = "pid 1: ray.exceptions.RayTaskError(ValueError): ValueError: loss is nan"
-    assert exception_text(process(1), failure) == expected
+    assert probe_evidence.exception_text(process(1), failure) == expected
 
 
 def test_the_summary_says_what_was_not_seen() -> None:
@@ -174,13 +166,13 @@ def test_the_summary_says_what_was_not_seen() -> None:
 
 def test_a_file_that_is_none_has_no_evidence(tmp_path: Path) -> None:
     run = RunDir(str(tmp_path))
-    assert read_run_evidence(run) is None
+    assert probe_evidence.read_run_evidence(run) is None
     Path(run.evidence_file).write_bytes(b"\xff\n[]\n{}\n" + b'{"process": {"pid": "x"}}\n')
-    assert read_run_evidence(run) == RunEvidence()
+    assert probe_evidence.read_run_evidence(run) == RunEvidence()
     Path(run.evidence_file).unlink()
     Path(run.evidence).mkdir()
     collect_evidence(run)
-    assert read_run_evidence(run) == RunEvidence()
+    assert probe_evidence.read_run_evidence(run) == RunEvidence()
 
 
 OVERLAY = Overlay(name="sglang", path="/me/sglang", directory=".ci-tasks-overlays/sglang/python", modules=("sglang",))

@@ -10,16 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ci_tasks.workflow.expressions import (
-    ExpressionError,
-    Node,
-    condition,
-    evaluate,
-    interpolate,
-    label_tests,
-    parse,
-    references,
-)
+from ci_tasks.workflow import expressions
+from ci_tasks.workflow.expressions import ExpressionError, condition, evaluate, interpolate, parse, references
 from ci_tasks.workflow.values import OpenObject, Unknown, Value, shown, to_string
 from tests.parts.cases import cases
 
@@ -64,7 +56,7 @@ def test_references(template: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize(("text", "labels"), CASES["label tests"])
 def test_label_tests(text: str, labels: list[str]) -> None:
-    assert label_tests(text) == labels
+    assert expressions.label_tests(text) == labels
 
 
 # Functions
@@ -193,7 +185,7 @@ def test_a_text_shows_what_is_unknown_in_it_by_name() -> None:
 SYNTAX = cases("workflow/data/syntax.yaml")
 
 
-def shape(node: Node) -> str:
+def shape(node: expressions.Node) -> str:
     """The tree as text: `(kind value part …)`."""
     return f"({' '.join([node.kind, *([str(node.value)] if node.value is not None else []), *map(shape, node.parts)])})"
 
