@@ -331,7 +331,7 @@ BUDGETS = {
     "ci_tasks/run": 2_677,
     "ci_tasks/trials": 1_570,
     "ci_tasks/workflow": 1_987,
-    "tests": 32_373,
+    "tests": 32_308,
 }
 
 
