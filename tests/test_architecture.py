@@ -325,13 +325,13 @@ BUDGETS = {
     "ci_tasks/features": 5_707,
     "ci_tasks/hosts": 2_133,
     "ci_tasks/logs": 2_993,
-    "ci_tasks/planning": 1_618,
+    "ci_tasks/planning": 1_630,
     "ci_tasks/report": 1_079,
     "ci_tasks/results": 1_504,
     "ci_tasks/run": 2_677,
     "ci_tasks/trials": 1_570,
     "ci_tasks/workflow": 1_987,
-    "tests": 32_308,
+    "tests": 32_333,
 }
 
 

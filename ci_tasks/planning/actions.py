@@ -25,13 +25,13 @@ from ci_tasks.workflow.values import OpenObject, Unknown, Value
 CHECKOUT, SETUP_PYTHON, VERSION = "actions/checkout", "actions/setup-python", "python-version"
 BUILD, PRE_COMMIT = "docker/build-push-action", "pre-commit/action"
 UPLOAD, DOWNLOAD = "actions/upload-artifact", "actions/download-artifact"
-_MOVES, _ROOM, _TELLS = "only moves files around in CI", "frees room on CI's machine", "only tells people"
+_MOVES, FREES_ROOM, _TELLS = "only moves files around in CI", "frees room on CI's machine", "only tells people"
 # An action, or the directory of several, and why nothing is run for it.
 WITHOUT_EFFECT = {
     "actions/cache": _MOVES,
     f"{UPLOAD}/merge": _MOVES,
-    "jlumbroso/free-disk-space": _ROOM,
-    "easimon/maximize-build-space": _ROOM,
+    "jlumbroso/free-disk-space": FREES_ROOM,
+    "easimon/maximize-build-space": FREES_ROOM,
     "docker/login-action": "docker's own login on this host counts",
     "docker/setup-buildx-action": "docker's own builder is used",
     "docker/setup-qemu-action": "docker's own builder is used",
@@ -42,6 +42,9 @@ WITHOUT_EFFECT = {
     "8398a7/action-slack": _TELLS,
     "huggingface/hf-workflows/.github/actions/post-slack": _TELLS,
 }
+# What a script removes or moves of a machine that CI throws away afterwards, and the lines of one that does no more.
+_OF_MACHINE = re.compile(r"\bsudo\b.*\b(?:rm|mv)\b.*?[\s\"'](/[\w./-]+)")
+_HOUSEKEEPING = re.compile(r"\s*(?:(?:sudo|rm|df|du|docker|echo|pip cache)\b.*|#.*)?")
 # Actions that install a program, which is to be here.
 ON_PATH = {
     "astral-sh/setup-uv": "uv",
@@ -80,8 +83,18 @@ def name_of(step: Step) -> str:
 
 
 def without_effect(action: str) -> str | None:
-    """Why nothing is run for the action, or for a part of it, such as actions/cache/restore."""
+    """Why nothing is run for the action, or a part of it, such as actions/cache/restore."""
     return next((why for name, why in WITHOUT_EFFECT.items() if _is_part(action, name)), None)
+
+
+def taken_from_machine(script: str) -> str:
+    """The place of the machine itself that the script removes or moves with sudo; "" for none."""
+    found = _OF_MACHINE.search(script)
+    return found[1] if found else ""
+
+
+def only_frees_room(script: str) -> bool:
+    return taken_from_machine(script) != "" and all(map(_HOUSEKEEPING.fullmatch, script.splitlines()))
 
 
 def _is_part(action: str, name: str) -> bool:

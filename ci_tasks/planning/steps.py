@@ -113,9 +113,14 @@ class _StepsPlanner:
         why = actions.without_effect(action)  # unevaluated: the key of a cache asks for hashFiles, as the runner can
         if action == actions.UPLOAD and not _is_known(step, _with_exported(step, self.sources, resolve)):
             why = "its inputs or its `if` are known while it runs in CI"
+        if not self.job.container and actions.only_frees_room(step.run or ""):
+            why = actions.FREES_ROOM
         if why:
-            self.deviations.append(Deviation(f"step {step.name!r}", f"uses {step.uses}", "not run", why))
+            ci = f"uses {step.uses}" if step.uses else (step.run or "").strip()
+            self.deviations.append(Deviation(f"step {step.name!r}", ci, "not run", why))
             return None
+        if not self.job.container and (place := actions.taken_from_machine(step.run or "")):
+            raise _unsupported(step, resolve, f"takes {place} from the machine, which would be this one")
         resolve = _with_exported(step, self.sources, resolve)
         self.sources.append(replace(step, with_=actions.used_inputs(step)))
         if not step.uses:
@@ -370,7 +375,7 @@ def _refused(message: str, step: Step, resolve: Resolver, text: str = "", hint: 
 def _unsupported(step: Step, resolve: Resolver, message: str) -> WorkflowError:
     override = f"overrides: [{{job: {resolve.job}, step: {step.name!r}, skip: true}}]"
     hint = f"replace or skip it in hosts.yaml: {override}"
-    return _refused(message, step, resolve, f"uses: {step.uses}", hint)
+    return _refused(message, step, resolve, f"uses: {step.uses}" if step.uses else "", hint)
 
 
 # -- what a step reads -------------------------------------------------------------------------------------------------

@@ -108,6 +108,33 @@ def test_checkout_and_setup_python_have_equivalents() -> None:
     assert len(planned.steps) == 1
 
 
+@pytest.mark.parametrize(
+    ("script", "planned_steps"),
+    [
+        ("sudo rm -rf /usr/share/dotnet /opt/ghc\ndf -h", 1),
+        ("# room\nsudo apt-get clean\n\nsudo rm -rf /opt/az || true\npip cache purge || true", 1),
+        ('sudo mv /var/lib/docker/ "${GITHUB_WORKSPACE}/docker"', 1),
+        ('sudo sh -c "mv ${GITHUB_WORKSPACE}/docker/* /var/lib/docker"', 1),
+        ("sudo rm -rf /opt/az\nmake test", "takes /opt/az from the machine, which would be this one"),
+        ("sudo apt-get install -y /tmp/x.deb", 2),
+        ("rm -rf /tmp/cache", 2),
+    ],
+)
+def test_a_step_that_frees_room_on_cis_machine_is_left_out_and_one_that_does_more_is_refused(
+    script: str, planned_steps: int | str
+) -> None:
+    steps = f"- name: Room\n  run: |\n    {script.replace(chr(10), chr(10) + '    ')}\n- run: x\n"
+    if isinstance(planned_steps, str):
+        with pytest.raises(WorkflowError, match=planned_steps) as caught:
+            plan(steps)
+        assert "overrides: [{job: j, step: 'Room', skip: true}]" in caught.value.hint
+        return
+    planned = plan(steps)
+    assert (len(planned.steps), len(planned.deviations)) == (planned_steps, 2 - planned_steps)
+    assert all(deviation.why == "frees room on CI's machine" for deviation in planned.deviations)
+    assert len(plan(steps, "container: ubuntu\n").steps) == 2, "a container has a file system of its own"
+
+
 @pytest.mark.parametrize(("inputs", "deviations"), CASES["what checkout would do otherwise is a deviation"])
 def test_what_checkout_would_do_otherwise_is_a_deviation(inputs: str, deviations: list[list[str]]) -> None:
     planned = plan(f"- uses: actions/checkout@v4\n  with: {inputs}\n- run: x\n")
