@@ -69,15 +69,11 @@ class RunFollower:
     def close(self) -> None:
         """The client follows it no more."""
         self._client.close()
-        self._close_log()
+        if self._log is not None:
+            self._log.close()
 
     def _say(self, update: RunUpdate) -> None:
         self._server.send(protocol.message(protocol.UPDATE, self._number, update))
-
-    def _close_log(self) -> None:
-        if self._log is not None:
-            self._log.close()
-            self._log = None
 
     def _poll_log(self) -> bool:
         if self._log is None:
@@ -91,7 +87,8 @@ class RunFollower:
         elif chunk:
             self._server.send(protocol.frame(protocol.DATA, chunk, self._number, self._offset))
         elif self._join and time.monotonic() - self._opened > _ALIVE_POLL_SECONDS:
-            self._close_log()  # a file that another machine writes may grow unseen until it is opened again
+            self._log.close()  # a file that another machine writes may grow unseen until it is opened again
+            self._log = None
         self._offset += len(chunk)
         return bool(chunk)
 
