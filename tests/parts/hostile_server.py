@@ -13,7 +13,8 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ci_tasks.agent.codec import encode, from_json
@@ -25,6 +26,7 @@ from ci_tasks.hosts import transport
 
 HOME = "/home/box/.ci-tasks"
 Frames = Iterator[bytes]
+_plain = partial(encode, versioned=False)
 
 
 def pieces(data: bytes, size: int = 1 << 18) -> Iterator[bytes]:
@@ -37,15 +39,13 @@ def message(kind: bytes, number: int, value: Any) -> bytes:
 
 @dataclass
 class HostileServer:
-    """What the host has, and how it says so. `answers` replace those to the requests named, `change` every frame."""
+    """What the host has, and how it says so. `says` has the values of its messages (bytes for `hello` stand for all of
+    the greeting), `answers` replace those to the requests named, `change` every frame."""
 
     batch: str
     log: bytes = b"step 0: {'x': 1}\n"
     files: dict[str, bytes] = field(default_factory=dict)
-    hello: Any = None  # of the record, or bytes that stand for all of the greeting
-    summaries: Any = None
-    description: Any = None
-    statuses: list[Any] | None = None
+    says: dict[str, Any] = field(init=False)
     log_frames: Callable[[int], Frames] | None = None
     program: Callable[[], QueryAnswer] = lambda: QueryAnswer(0)
     answers: dict[str, Callable[[int, Request], Frames]] = field(default_factory=dict)
@@ -54,6 +54,17 @@ class HostileServer:
     end_after: int = 0  # requests
     asked: int = 0
 
+    def __post_init__(self) -> None:
+        run = Status("running", "running", started_at=1000.0, pid=7, pid_start="1", boot_id="b")
+        ended = replace(run, state="ended", phase="ended", end="exit", exit_code=0, ended_at=1060.0)
+        ended = replace(ended, log_bytes=len(self.log), log_sha256=hashlib.sha256(self.log).hexdigest())
+        self.says = {
+            "hello": _plain(Hello(HOME, ("/usr/bin/python3", "3.11.2"))),
+            "runs": [_plain(RunSummary(self.directory, "ended", ended_at=1.0))],
+            "description": _plain(RunDescription(f"{self.batch}.01", "ckpt", "e2e-test-ckpt", "ckpt[async]")),
+            "statuses": [_plain(run), _plain(ended)],
+        }
+
     @property
     def directory(self) -> str:
         return f"{HOME}/runs/{self.batch}/01"
@@ -61,12 +72,8 @@ class HostileServer:
     # -- what it says ------------------------------------------------------------------------------------------------
 
     def greeting(self) -> Frames:
-        if isinstance(self.hello, bytes):
-            yield self.hello
-            return
-        yield protocol.MAGIC
-        hello = encode(Hello(HOME, ("/usr/bin/python3", "3.11.2")), versioned=False)
-        yield message(protocol.HELLO, 0, self.hello if self.hello is not None else hello)
+        hello = self.says["hello"]
+        yield hello if isinstance(hello, bytes) else protocol.MAGIC + message(protocol.HELLO, 0, hello)
 
     def respond(self, number: int, request: Request) -> Frames:
         answer = self.answers.get(request.do) or getattr(self, f"_{request.do}", None)
@@ -79,32 +86,20 @@ class HostileServer:
         yield message(protocol.UPDATE, number, {"status": status, **more})
 
     def _runs(self, number: int, request: Request) -> Frames:
-        listed = [encode(RunSummary(self.directory, "ended", ended_at=1.0), versioned=False)]
-        runs = self.summaries if self.summaries is not None else listed
-        yield from self.answer(number, runs=runs)
+        yield from self.answer(number, runs=self.says["runs"])
 
     def _describe(self, number: int, request: Request) -> Frames:
-        honest = encode(RunDescription(f"{self.batch}.01", "ckpt", "e2e-test-ckpt", "ckpt[async]"), versioned=False)
-        described = self.description if self.description is not None else honest
-        yield from self.answer(number, description=described)
+        yield from self.answer(number, description=self.says["description"])
 
     def _follow(self, number: int, request: Request) -> Frames:
-        statuses = self.honest_statuses() if self.statuses is None else self.statuses
-        for status in statuses[:-1]:
+        *before, last = self.says["statuses"]
+        for status in before:
             yield from self.update(number, status)
         if self.log_frames is not None:
             yield from self.log_frames(number)
         elif request.offset < len(self.log):
             yield protocol.frame(protocol.DATA, self.log[request.offset :], number, request.offset)
-        if statuses:
-            yield from self.update(number, statuses[-1], over=True)
-
-    def honest_statuses(self) -> list[dict[str, Any]]:
-        running = Status("running", "running", started_at=1000.0, pid=7, pid_start="1", boot_id="b")
-        ended = {"state": "ended", "phase": "ended", "end": "exit", "exit_code": 0, "ended_at": 1060.0}
-        log = {"log_bytes": len(self.log), "log_sha256": hashlib.sha256(self.log).hexdigest()}
-        first = encode(running, versioned=False)
-        return [first, {**first, **ended, **log}]
+        yield from self.update(number, last, over=True)
 
     def _collect(self, number: int, request: Request) -> Frames:
         for path, content in self.files.items():
@@ -113,7 +108,7 @@ class HostileServer:
         yield from self.answer(number)
 
     def _programs(self, number: int, request: Request) -> Frames:
-        outputs = {name: encode(self.program(), versioned=False) for name in request.commands}
+        outputs = {name: _plain(self.program()) for name in request.commands}
         yield from self.answer(number, outputs=outputs)
 
 

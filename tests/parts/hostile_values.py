@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from random import Random
-from typing import Any
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 NUMBERS = [-1, 0, 1, -(2**63), 2**63 - 1, 2**63, 2**64, 10**30, 10**400, 1e308, -1e308, 5e-324, 1.5, 253402300800.0]
 INTEGERS = [-1, 0, 1, 7, 10**6, 10**12, -(2**63), 2**63 - 1]
@@ -39,6 +40,32 @@ def anything(rng: Random) -> Any:
         lambda: {rng.choice(TEXTS): rng.choice(TEXTS) for _ in range(rng.randrange(20))},
         lambda: [[]] * rng.choice([10, 1000, 100_000]),
     )
+
+
+def crafted(rng: Random, record: Any, *texts: str) -> dict[str, Any]:
+    """Values of the right types for the fields that a record must have and some of the others; `texts` are more of
+    those that it may have."""
+    part, hints, others = rng.choice([0.1, 0.3, 0.8]), get_type_hints(record), vars(record)
+    names = [name for name in hints if name not in others or rng.random() < part]
+    return {name: _of_type(rng, hints[name], [*TEXTS, *texts]) for name in names}
+
+
+def _of_type(rng: Random, hint: Any, texts: Sequence[str]) -> Any:
+    of, inner = get_origin(hint), get_args(hint)
+    plain = {str: texts, int: INTEGERS, float: FLOATS, bool: [True, False]}
+    if hint in plain:
+        return rng.choice(plain[hint])
+    if is_dataclass(hint):
+        return crafted(rng, hint, *texts)
+    if of is Literal:
+        return rng.choice(inner)
+    if of is Union:
+        return None if rng.random() < 0.2 else _of_type(rng, inner[0], texts)
+    if of is tuple and Ellipsis not in inner:
+        return [_of_type(rng, each, texts) for each in inner]
+    if of is tuple:
+        return [_of_type(rng, inner[0], texts)] * rng.choice([0, 1, 4, 10_000 if inner[0] is int else 8])
+    return {rng.choice(texts): _of_type(rng, inner[1], texts) for _ in range(rng.randrange(4))}
 
 
 def spoilt(rng: Random, value: Any, changes: int = 1) -> Any:
