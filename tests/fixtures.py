@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from tests.parts.dockerd import IMAGE, Daemon, docker, image_tar
 from tests.parts.engine import Engine
 from tests.parts.git import git, repository
 from tests.parts.podman import Podman
-from tests.parts.processes import files_named, with_variable
+from tests.parts.processes import files_named, kill, with_variable
 from tests.parts.slurm import Cluster, Slurm, login_node
 from tests.parts.sshd import Sshd
 from tests.parts.warm import Warm, end_session
@@ -212,18 +211,6 @@ class Person:
         check_command(argv, self.checkout, out)
         return self.results[-1]
 
-    def nox(self, *argv: str) -> CommandResult:
-        done = subprocess.run(
-            [sys.executable, "-m", "nox", "-f", str(ROOT / "noxfile.py"), *argv],
-            cwd=self.checkout,
-            env={**self.environment(), "CI_TASKS_REPO": str(self.checkout)},
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-        self.results.append(CommandResult(done.returncode, done.stdout, done.stderr))
-        return self.results[-1]
-
     def git(self, *argv: str) -> str:
         done = subprocess.run(["git", *argv], cwd=self.checkout, check=True, capture_output=True, text=True)
         return done.stdout
@@ -333,8 +320,7 @@ def person(tmp_path: Path, home: Path, sample_repository: Path) -> Iterator[Pers
     # Copied files have times of their own, which git would take for edits until it has looked.
     someone.git("update-index", "-q", "--refresh")
     yield someone
-    for pid in someone.processes():
-        os.kill(pid, signal.SIGKILL)
+    kill(someone.processes())
 
 
 @pytest.fixture(scope="session")

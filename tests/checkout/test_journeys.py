@@ -23,11 +23,10 @@ import pytest
 
 from ci_tasks.agent.directories import remove_own
 from ci_tasks.agent.trees.git import MissingBase, StoreError
-from ci_tasks.agent.trees.workspace import TreeStore, release
 from ci_tasks.checkout.delivery import materialize, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.errors import CheckoutError
-from tests.agent.trees.support import receive
+from tests.agent.trees.support import Host, receive
 from tests.checkout.repositories import fingerprint
 
 SENDS = 3
@@ -352,51 +351,45 @@ def arrived(work: Path) -> tuple[dict[bytes, tuple[str, bool, bytes]], list[obje
     return found, wrong
 
 
-class Host:
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.runs, self.known = directory, 0, list[str]()
-        directory.mkdir()
+def send(snapshot: Snapshot, host: Host, known: list[str]) -> Path:
+    """The workspace of a new run."""
+    try:
+        receive(host.store, thin_pack(snapshot, known))
+        work = host.start(*snapshot.checkout_parts)
+    except MissingBase:
+        if not known:
+            raise
+        known.clear()
+        return send(snapshot, host, known)
+    known.append(snapshot.flat)
+    return work
 
-    def send(self, snapshot: Snapshot) -> Path:
-        """The workspace of a new run."""
-        self.runs += 1
-        run = self.directory / f"runs/{self.runs}"
-        run.mkdir(parents=True)
-        for have in (self.known, []):
-            store = TreeStore(str(self.directory / "store.git"), lock_timeout=10)
-            try:
-                receive(store, thin_pack(snapshot, have))
-                store.check_out(snapshot.checkout_parts, str(run / "workspace"), "x")
-                self.known.append(snapshot.flat)
-                return run / "workspace"
-            except MissingBase as error:
-                problem = error
-        raise problem
 
-    def end(self, work: Path) -> None:
-        with suppress(StoreError, OSError):  # then it is removed
-            release(str(work), "x")
+def end(host: Host, work: Path) -> None:
+    with suppress(StoreError, OSError):  # then it is removed
+        host.end(work)
 
 
 def travel(seed: int, base: Path) -> None:
     rng = random.Random(seed)
     person, host, log, work = Person(rng, base), Host(base / "host"), list[object](), None
+    known: list[str] = []
     for step in range(SENDS):
         if step:
             log.append([person.edit() for _ in range(rng.randint(0, 5))])
             if work is not None and rng.random() < 0.5:
-                log.append(sabotage(rng, base / "host", work, person.evil))
-                host.end(work)
+                log.append(sabotage(rng, host.path, work, person.evil))
+                end(host, work)
             elif work is not None:
-                host.end(work)
-                idle = [*(base / "host/workspaces").glob("*/workspace")]
-                log.append(sabotage(rng, base / "host", idle[0] if idle else work, person.evil))
+                end(host, work)
+                idle = host.idle[0] / "workspace" if host.idle else work
+                log.append(sabotage(rng, host.path, idle, person.evil))
         if person.git_is_broken():
             return
         want, before = person.expected(), fingerprint(person.top)
         try:
             snapshot = take_snapshot(person.source, base / "client")
-            work = host.send(snapshot)
+            work = send(snapshot, host, known)
         except (CheckoutError, StoreError):
             return
         context = (seed, person.kind, step, log)

@@ -6,17 +6,19 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ci_tasks.agent.files import file_lock
 from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.trees.git import MissingBase
 from ci_tasks.agent.trees.workspace import TreeStore
 from ci_tasks.checkout import snapshot as snapshots
-from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side, materialize, thin_pack
+from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side, materialize, prune_store, thin_pack
 from ci_tasks.checkout.repository import BASE, resolve_rev
 from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files, take_snapshot
 from ci_tasks.errors import CheckoutError
@@ -62,6 +64,10 @@ class Journey:
         return made
 
 
+def objects(store: Path) -> list[str]:
+    return git(store, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
+
+
 @pytest.fixture
 def journey(tmp_path: Path) -> Journey:
     return Journey(tmp_path)
@@ -99,8 +105,8 @@ def test_ignored_files_stay_and_are_in_no_pack(repo: Path, journey: Journey, tmp
     for name in ("x.log", "x.swp", "x.mine"):
         (repo / name).write_text("ignored\n")
     assert journey.both(repo).dirty == ()
-    listed = git(tmp_path / "host.git", "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
-    assert git(repo, "hash-object", "kept.txt") in listed and git(repo, "hash-object", "x.log") not in listed
+    assert git(repo, "hash-object", "kept.txt") in objects(tmp_path / "host.git")
+    assert git(repo, "hash-object", "x.log") not in objects(tmp_path / "host.git")
 
 
 def test_rows_are_cloned_from_the_batchs_clone_as_the_same_commit(with_submodule: Path, tmp_path: Path) -> None:
@@ -289,7 +295,7 @@ def test_after_the_first_time_only_the_difference_is_sent_and_no_history(repo: P
     journey.go(repo)
     assert journey.sent < 1500  # a commit, a tree, and some bytes of the file: not the file
     assert contents(journey.workspace) == contents(repo)
-    assert old not in git(Path(journey.host.path), "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
+    assert old not in objects(Path(journey.host.path))
 
 
 def test_a_base_that_the_host_lacks_is_said_and_everything_will_do(
@@ -382,3 +388,46 @@ def test_large_untracked_files_are_named_the_largest_first(repo: Path, monkeypat
     git(repo, "add", "tracked")
     assert large_untracked_files(repo) == [("new\nline", 5000), ("b", 1000)]
     assert large_untracked_files(repo.parent) == []
+
+
+# A client's store
+
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def store(repo: Path, tmp_path: Path) -> Path:
+    take_snapshot(repo, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def tree(repo: Path, store: Path, text: str) -> str:
+    (repo / "kept.txt").write_text(text)
+    return take_snapshot(repo, store).checkout.tree
+
+
+def test_what_was_recorded_long_ago_goes_and_comes_back_where_it_is_needed(repo: Path, store: Path) -> None:
+    old = tree(repo, store, "kept here\n")
+    for path in store.rglob("*"):
+        os.utime(path, (time.time() - 91 * DAY,) * 2)
+    young = tree(repo, store, "young\n")
+    prune_store(store)
+    assert [name in objects(store) for name in (old, young)] == [False, True]
+    assert tree(repo, store, "kept here\n") == old and old in objects(store)
+
+
+def test_a_store_that_was_not_used_for_long_is_removed_unless_it_is_in_use(repo: Path, store: Path) -> None:
+    others = [store.with_name(name) for name in ("old", "young", "locked")]
+    for other in others:
+        take_snapshot(repo, other)
+    for path in (others[0], others[2]):
+        os.utime(path, (time.time() - 15 * DAY,) * 2)
+    with file_lock(str(others[2] / "lock"), exclusive=True, timeout=0):
+        for other in others:
+            prune_store(other)
+    assert [path.exists() for path in others] == [False, True, True]
+    os.utime(others[1], (time.time() - 15 * DAY,) * 2)
+    take_snapshot(repo, others[1])
+    prune_store(others[1])
+    assert others[1].exists()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.cli.command_line import candidates
+from tests.fixtures import cannot
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = """
@@ -82,12 +83,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.chdir(ROOT)
     return tmp_path
-
-
-def needs(shell: str) -> None:
-    """Skips where there is no such shell; in CI nothing may skip."""
-    if not shutil.which(shell):
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"there is no {shell} on this machine")
 
 
 def offered(line: str) -> list[str]:
@@ -167,7 +162,8 @@ SHELLS = {"bash": (["bash", "--norc", "--noprofile", "-i"], _BASH), "zsh": (["zs
 @pytest.fixture(params=SHELLS)
 def terminal(request: pytest.FixtureRequest, home: Path) -> Iterator[Terminal]:
     command, setup = SHELLS[request.param]
-    needs(command[0])
+    if not shutil.which(command[0]):
+        cannot(f"there is no {command[0]} on this machine")
     terminal = Terminal(command, f'{setup}; eval "$(ci-tasks --print-completion-script {request.param})"')
     yield terminal
     terminal.close()

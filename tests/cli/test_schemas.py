@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from tests.parts.commands import COMMANDS, options_of_command
 from tests.published import check, check_events
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLISHED = {path.stem: json.loads(path.read_text()) for path in (ROOT / "docs/schemas").glob("*.json")}
 # What they print is a log, a shell's output or a protocol.
 WITHOUT_JSON = {"logs", "shell", "mcp"}
 RUN = ("remote", "--host", "sim", "ckpt", "--only", "async")

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from ci_tasks.agent import archive, processes, run_directory
 from ci_tasks.agent.__main__ import create
 from ci_tasks.agent.containers.docker_argv import ContainerRules
-from ci_tasks.agent.records import Event, Plan, Status, read_events
+from ci_tasks.agent.records import Plan, Status
 from tests import fixtures as support
 from tests.parts import dockerd
 from tests.parts.engine import Engine
@@ -112,9 +111,6 @@ class Box:
         path = Path(self.run.log)
         return path.read_text() if path.exists() else ""
 
-    def events(self, name: str) -> list[Event]:
-        return [event for event in read_events(Path(self.run.events).read_text()) if event.event == name]
-
     def json(self, name: str) -> Any:
         return json.loads((self.path / name).read_text())
 
@@ -132,7 +128,7 @@ class Box:
         assert processes.of_run(str(self.path), None) == []
         assert not [path.name for path in self.path.iterdir() if path.name.startswith(".")]
 
-    def remove(self) -> None:
+    def close(self) -> None:
         """Whatever a test left."""
         status = self.status()
         if processes.alive(status):
@@ -140,9 +136,3 @@ class Box:
         processes.kill_all(str(self.path), processes.orphaned_group(status, str(self.path)))
         for name in self.containers("--all"):
             self.engine.call("rm", "--force", name)
-
-
-def boxed(home: Path, engine: Engine) -> Iterator[Box]:
-    here = Box(home, engine)
-    yield here
-    here.remove()

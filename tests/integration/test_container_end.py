@@ -9,15 +9,18 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.agent import cleanup as remove
 from ci_tasks.agent import processes
+from ci_tasks.agent.containers import run_containers
 from ci_tasks.agent.records import Kept
+from ci_tasks.results.judge_run import judge_run
 from tests import fixtures as support
-from tests.integration.container_box import Box, boxed
+from tests.integration.container_box import Box
 from tests.parts import dockerd
 from tests.parts.dockerd import Daemon
 from tests.parts.engine import Engine
@@ -33,7 +36,8 @@ LOGS = "artifacts/container-1/tmp/ray/session_latest/logs"
 
 @pytest.fixture
 def box(tmp_path: Path, engine: Engine) -> Iterator[Box]:
-    yield from boxed(tmp_path / "home", engine)
+    with closing(Box(tmp_path / "home", engine)) as made:
+        yield made
 
 
 ENDS = [("exit 3", "exit", 3), ("exit 0", "exit", 0), ("sleep 600", "cancelled", None)]
@@ -155,6 +159,38 @@ def test_removing_a_run_ends_it_where_its_runner_was_killed_and_its_journal_is_g
     gone_but_for_the_home(box)
 
 
+# -- a daemon that accepts and does not answer ------------------------------------------------------------------------
+
+# The agent's own timeouts, so that a test need not wait as long as a person would. None is so short that a daemon which
+# answers slowly would change what a test sees.
+QUICK = (
+    ("HEARTBEAT_SECONDS = 2.0  # between two writes", "HEARTBEAT_SECONDS = 0.1  # between two writes"),
+    ("QUERY_SECONDS = 15.0", "QUERY_SECONDS = 0.5"),
+    ("TIMEOUT = 30.0  # seconds for an answer of the daemon", "TIMEOUT = 0.5"),
+)
+
+
+@pytest.mark.parametrize("engine", ["docker_daemon"], indirect=True)
+def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_answers(
+    box: Box, docker_daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_containers, "TIMEOUT", 0.5)
+    box.write("echo ready; sleep 600", after="exit 0")
+    box.change_agent(*QUICK)
+    box.start()
+    support.until(lambda: "ready" in box.log(), "the job is under way")
+    with docker_daemon.hanging():
+        box.call("cancel")
+        status = box.ended()
+        assert status.end == "cancelled"
+        assert [line for line in status.left if line.startswith("containers may be left: no answer from docker")]
+        assert "the artifacts in containers are not collected" in status.left
+        assert judge_run(box.run).left == status.left
+        assert remove.remove_run(str(box.path))[-1].endswith("kept until its containers are gone")
+    assert remove.remove_run(str(box.path)) == []
+    assert box.containers("--all") == []
+
+
 # -- other users' files ----------------------------------------------------------------------------------------------
 
 
@@ -167,15 +203,13 @@ def somebody(docker_daemon: Daemon) -> Iterator[Box]:
     home.mkdir()
     socket = docker_daemon.host.removeprefix("unix://")
     os.chmod(os.path.dirname(socket), 0o711)
-    for each in boxed(home, docker_daemon):
-        each.as_user = [
+    with closing(Box(home, docker_daemon)) as made:
+        made.as_user = [
             *("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", f"--groups={os.stat(socket).st_gid}"),
             *("--inh-caps=-all", "--bounding-set=-all"),
         ]
-        try:
-            yield each
-        finally:
-            shutil.rmtree(home, ignore_errors=True)
+        yield made
+    shutil.rmtree(home, ignore_errors=True)
 
 
 def give_away(box: Box) -> None:

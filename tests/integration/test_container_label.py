@@ -4,10 +4,8 @@ and the options that the installed docker has."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +15,9 @@ import pytest
 
 from ci_tasks.agent.containers.docker_argv import BOOLEANS, SHORT
 from tests import fixtures as support
-from tests.fixtures import ends
 from tests.parts import dockerd
-from tests.parts.engine import Engine
+from tests.parts.engine import Engine, containers
+from tests.parts.processes import kill
 
 INLINE = """\
 name: PR Test
@@ -29,7 +27,7 @@ jobs:
     if: contains(github.event.pull_request.labels.*.name, 'run-ci-inline')
     runs-on: [self-hosted, cpu]
     timeout-minutes: 5
-    strategy: {matrix: {info: [{test_file: test_read.py, num_gpus: 4}, {test_file: test_wait.py, num_gpus: 4}]}}
+    strategy: {matrix: {info: [{test_file: test_read.py, num_gpus: 4}]}}
     env:
       WANDB_API_KEY: ${{ secrets.WANDB_API_KEY }}
     steps:
@@ -42,13 +40,6 @@ jobs:
             -e WANDB_API_KEY -e TEST_FILE="${{ matrix.info.test_file }}" \\
             -v "$GITHUB_WORKSPACE:$GITHUB_WORKSPACE" -v /mnt/ci/models:/root/models -w "$GITHUB_WORKSPACE" \\
             IMAGE bash -c 'source "tests/$TEST_FILE"'
-  e2e-test-whole:
-    runs-on: [self-hosted, cpu]
-    container: {image: IMAGE, options: --ipc=host -v /mnt/ci/models:/root/models}
-    env: {WHERE: inside}
-    steps:
-      - uses: actions/checkout@v4
-      - run: echo "$WHERE $(cat /root/models/name)" && ls tests && exit 9
 """
 # Bash in files that are called .py: the test image has no Python, and CI does not care.
 READ = """\
@@ -67,21 +58,15 @@ def container_person(tmp_path: Path, engine: Engine) -> Iterator[Any]:
     gpus = "--gpus all" if engine.runtime == "docker" else ""  # podman has none here
     someone.write(".github/workflows/pr-test.yml", INLINE.replace("IMAGE", dockerd.IMAGE).replace("--gpus all", gpus))
     someone.write("tests/test_read.py", READ)
-    someone.write("tests/test_wait.py", "echo here; sleep 600\n")
     use_host(someone, engine, mounts={"/mnt/ci/models": str(models)})
     subprocess.run(["git", "init", "--quiet"], cwd=someone.checkout, check=True)
     yield someone
-    for pid in someone.processes():
-        os.kill(pid, signal.SIGKILL)
+    kill(someone.processes())
 
 
 def use_host(someone: Any, engine: Engine, **more: Any) -> None:
     host = {"kind": "local", "gpus": 8, "pull": "never", "runtime": engine.runtime, "env": dict(engine.environ), **more}
     someone.write_hosts(json.dumps({"hosts": {"box": host}}))
-
-
-def containers(engine: Engine) -> str:
-    return engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
 
 
 @pytest.mark.smoke
@@ -104,23 +89,6 @@ def test_cis_docker_run_reads_this_hosts_data_and_every_difference_is_named(
     assert "correct-horse-battery" not in json.dumps([call, record]) + said.out
     assert not (container_person.checkout / "written-by-container").exists()
     assert not containers(engine)
-
-
-def test_cancel_ends_the_container_too(container_person: Any, engine: Engine) -> None:
-    client = container_person.start("remote", "--host", "box", "inline", "--only", "wait")
-    support.until(lambda: containers(engine), "the container runs")
-    client.send_signal(signal.SIGINT)
-    ends(client, 130)
-    assert not containers(engine)
-    assert not container_person.processes()
-
-
-def test_a_jobs_own_container_runs_its_steps_and_gives_its_exit_code(container_person: Any) -> None:
-    said = container_person.ci_tasks("remote", "--host", "box", "whole")
-    assert said.code == 1, said.out + said.err
-    assert container_person.records()[0]["exit_code"] == 9
-    assert "inside Tiny" in container_person.logs()["whole"]
-    assert "test_read.py" in container_person.logs()["whole"]
 
 
 # What a person has changed, of hosts.yaml and of the workflow, and what each engine says then.

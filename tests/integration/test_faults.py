@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,31 +57,58 @@ def test_a_second_ctrl_c_does_not_wait(endless: Any) -> None:
     assert '"killed"' not in events.read_text(), "the second ^C killed it, not the agent after the grace period"
 
 
-HOLD = """
-import fcntl, sys, time
-held = [open(f"{sys.argv[1]}/custom_gpu_lock_{number}.lock", "a") for number in range(6)]
-for one in held:
-    fcntl.flock(one, fcntl.LOCK_EX)
-print("held", flush=True)
-time.sleep(600)
+# -- a client that was killed, over two simulated hosts: one table, one journal ----------------------------------------
+
+HOSTS = """\
+hosts:
+  one: {kind: local, runtime: none, gpus: 8, simulate: true}
+  two: {kind: local, runtime: none, gpus: 4, simulate: true}
+pools: {both: [one, two]}
 """
+ROWS = {"tiny_dense_grpo": 1, "tiny_ppo": 2, "tiny_moe_r3": 8, "tiny_ckpt[async-save]": 4}
+ONLY = "tiny_dense,tiny_ppo,tiny_moe,async"
 
 
-def test_a_row_that_waits_for_gpus_says_who_holds_them(person: Any, tmp_path: Path) -> None:
-    """The lock of a simulated GPU, held by somebody who is no run of ours."""
-    locks = person.home / "simulated-gpus/sim"
-    locks.mkdir(parents=True)
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(locks)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        client = person.start("remote", "--host", "sim", "ckpt", "--only", "async")
-        (status,) = until(lambda: list(person.home.glob("runs/*/01/status.json")), "the run has begun")
-        until(lambda: json.loads(status.read_text())["waiting"], "the run waits")
-        assert client.stderr is not None
-        said = next((line for line in client.stderr if "held by pid" in line), "")
-    finally:
-        holder.kill()
-        holder.communicate()
-    ends(client, 0)
-    assert f"GPUs 0-5 held by pid {holder.pid}" in said
+@pytest.fixture
+def fleet(person: Any) -> Any:
+    """Their hosts.yaml names two hosts and a pool of them."""
+    person.write_hosts(HOSTS)
+    return person
+
+
+def test_a_command_whose_client_was_killed_is_resumed_and_what_failed_runs_again(fleet: Any) -> None:
+    fleet.edit("tests/test_tiny_ppo.py", "\n\n", "\n\nassert 1 == 2, 'never'\n\n")
+    client = fleet.start("remote", "--host", "both", "image", "--only", ONLY)
+    until(lambda: any(fleet.home.glob("runs/*/*/record.json")), "a row has ended")
+    client.kill()
+    client.communicate()
+    before = {path: path.read_text() for path in fleet.home.glob("runs/*/*/record.json")}
+    assert len(before) < len(ROWS)
+    said = fleet.ci_tasks("remote", "--host", "one,two", "image", "--resume")
+    assert said.code == 1, said.out + said.err
+    assert "resuming " in said.out
+    records = fleet.records()
+    assert [(record["row"], record["gpus"]) for record in records] == list(ROWS.items())
+    assert {path: path.read_text() for path in before} == before, "what had ended keeps its record"
+    assert {record["row"]: record["status"] for record in records if record["status"] != "passed"} == {
+        "tiny_ppo": "failed"
+    }
+    assert {record["host"] for record in records} == {"one", "two"}
+    assert "image: 3 passed, 1 failed" in said.out
+    for row, log in fleet.logs().items():
+        assert ("never" in log) == (row == "tiny_ppo")
+        assert log.count("[gpu_lock_exec] Acquired GPUs") == 1, "it ran once"
+    assert not fleet.processes()
+    assert not list(fleet.home.glob("runs/*/*/workspace"))
+    _only_what_failed(fleet)
+
+
+def _only_what_failed(fleet: Any) -> None:
+    fleet.git("checkout", "--quiet", "--", "tests/test_tiny_ppo.py")
+    said = fleet.ci_tasks("remote", "--host", "both", "image", "--last-failed")
+    assert said.code == 0, said.out + said.err
+    assert [(record["row"], record["status"]) for record in fleet.records()] == [("tiny_ppo", "passed")]
+    said = fleet.ci_tasks("remote", "--host", "both", "image", "--last-failed")
+    assert (said.code, "no row failed" in said.err) == (2, True), said.out + said.err
+    said = fleet.ci_tasks("remote", "--host", "both", "image", "--resume")
+    assert (said.code, "no command of label image" in said.err) == (2, True), said.out + said.err

@@ -13,10 +13,6 @@ import pytest
 WORKFLOW = ".github/workflows/pr-test.yml"
 
 
-def with_home_in_the_checkout(person: Any) -> None:
-    person.env["CI_TASKS_HOME"] = "mine"
-
-
 def with_two_other_workflows(person: Any) -> None:
     """One alone would be taken."""
     other = (person.checkout / WORKFLOW).rename(person.checkout / ".github/workflows/other.yml")
@@ -30,7 +26,7 @@ SPOILT: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda person: person.edit(WORKFLOW, "test_tiny_sglang_config_offload.py", "test_tiny_renamed.py"),
         "remote sglang-config --host sim",
     ),
-    "inside the checkout": (with_home_in_the_checkout, "plan precision"),
+    "inside the checkout": (lambda person: person.env.update(CI_TASKS_HOME="mine"), "plan precision"),
     "--workflow FILE picks one of: .github/workflows/another.yml, .github/workflows/other.yml": (
         with_two_other_workflows,
         "jobs --repo .",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from datetime import datetime
@@ -12,19 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.checkout.repositories import untouched
 from tests.fixtures import LINKS, PIP
 from tests.parts.nightly import drawn
 
 CKPT = [*(f"tiny_ckpt[save-optimizer-gpu-load-optimizer-{place}]" for place in ("gpu", "cpu")), "tiny_ckpt[async-save]"]
-
-
-def fingerprint(directory: Path) -> dict[str, Any]:
-    """Every file below `directory`, .git included, with its content, mode and time."""
-    return {
-        str(path.relative_to(directory)): (path.lstat().st_mode, path.lstat().st_mtime_ns, path.read_bytes())
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_jobs_lists_every_row_with_the_fields_of_the_contract(person: Any) -> None:
@@ -50,15 +41,14 @@ def test_jobs_lists_every_row_with_the_fields_of_the_contract(person: Any) -> No
 def test_a_gpu_label_runs_its_rows_on_simulated_gpus_several_at_once(person: Any) -> None:
     person.edit(".github/workflows/pr-test.yml", LINKS, PIP)
     real_locks = sorted(Path("/dev/shm").glob("custom_gpu_lock_*"))
-    before = fingerprint(person.checkout)
-    said = person.ci_tasks("remote", "--host", "sim", "ckpt", "--only", "gpu-load-optimizer,async")
+    with untouched(person.checkout):
+        said = person.ci_tasks("remote", "--host", "sim", "ckpt", "--only", "gpu-load-optimizer,async")
     assert (said.code, said.err) == (0, "")
     assert "3 passed" in said.out.splitlines()[-1]
     records = person.records()
     assert [(record["row"], record["status"]) for record in records] == [(row, "passed") for row in CKPT]
     assert all(record["evidence"]["kind"] == "metrics" and len(record["gpu_ids"]) == 4 for record in records)
     assert _most_gpus_at_once(records) == 8, "two rows of four GPUs fit, three do not"
-    assert fingerprint(person.checkout) == before, "the checkout is untouched, .git included"
     assert sorted(Path("/dev/shm").glob("custom_gpu_lock_*")) == real_locks
     assert not person.processes()
     assert not list((person.home / "runs").glob("*/*/workspace")), "no checkout of a run is left"
@@ -98,64 +88,6 @@ def _shared_by_another_label_then_cleaned(person: Any) -> None:
     assert not list(person.home.glob("runs/*/environments/*/venv")), "no venv outlives its command"
     assert "environment " in person.ci_tasks("clean", "--all").out
     assert not list(person.home.glob("environments/*/prefix"))
-
-
-def test_a_gpu_label_on_a_machine_without_gpus_is_blocked_and_says_who_could(person: Any, tmp_path: Path) -> None:
-    person.env["PATH"] = _path_without(tmp_path, "nvidia-smi", "docker")
-    said = person.ci_tasks("run", "ckpt", "--only", "async")
-    assert said.code == 125
-    (record,) = person.records()
-    assert record["reason"] == (
-        "local lacks 4 GPUs (found 0: no nvidia-smi on PATH); docker (not on PATH); "
-        "could run on: sim (8 simulated GPUs)"
-    )
-
-
-def _path_without(tmp_path: Path, *programs: str) -> str:
-    """A PATH with everything that the usual one has, but for `programs`."""
-    directory = tmp_path / "bin"
-    directory.mkdir()
-    for folder in os.environ["PATH"].split(":"):
-        for program in Path(folder).glob("*") if Path(folder).is_dir() else []:
-            if program.name not in programs and not (directory / program.name).exists():
-                (directory / program.name).symlink_to(program)
-    return str(directory)
-
-
-def test_a_failing_test_is_failed_with_its_reason_and_rows_of_all_widths_still_run(person: Any) -> None:
-    person.edit("tests/test_tiny_ppo.py", 'if __name__ == "__main__":', 'raise RuntimeError("the cause")\nif True:')
-    wide = "tiny_dense_grpo,tiny_ppo,tiny_moe_r3,async-save"
-    said = person.ci_tasks("remote", "--host", "sim", "image", "--only", wide)
-    assert said.code == 1
-    records = person.records()
-    assert {record["gpus"] for record in records} == {1, 2, 4, 8}
-    assert _most_gpus_at_once(records) <= 8
-    found = {record["row"]: record for record in records}
-    assert {row for row, record in found.items() if record["status"] == "passed"} == set(found) - {"tiny_ppo"}
-    assert (found["tiny_ppo"]["status"], found["tiny_ppo"]["reason"]) == ("failed", "RuntimeError: the cause")
-    line_no = found["tiny_ppo"]["triage"]["line_no"]
-    assert person.logs()["tiny_ppo"].splitlines()[line_no - 1] == "RuntimeError: the cause"
-    assert found["tiny_ppo"]["checkout"]["dirty"] == ["tests/test_tiny_ppo.py"]
-
-
-def test_what_plan_writes_runs_by_hand_and_names_what_differs(person: Any, tmp_path: Path) -> None:
-    out = tmp_path / "the plan"
-    said = person.ci_tasks("plan", "ckpt", "--only", "async", "--host", "sim", "--out", str(out))
-    assert said.code == 0
-    assert "Different from CI (CI → here; why):" in said.out
-    assert "your working tree is what is tested" in said.out
-    script = out / "01/run.sh"
-    done = subprocess.run(
-        ["bash", str(script)],
-        capture_output=True,
-        text=True,
-        env=person.environment() | {"CI_TASKS_GPU_LOCK_DIR": str(tmp_path / "locks")},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "step 2: {" in done.stdout
-    planned = json.loads((out / "01/plan.json").read_text())
-    assert planned["row"] == "tiny_ckpt[async-save]"
-    assert planned["checkout"]["tree"] == person.git("rev-parse", "HEAD^{tree}").strip()
 
 
 @pytest.mark.timeout(300)  # with install steps

@@ -19,7 +19,8 @@ import pytest
 from tests import fixtures as support
 from tests.fixtures import ends, until
 from tests.parts import dockerd, proxy
-from tests.parts.engine import Engine
+from tests.parts.cases import named
+from tests.parts.engine import Engine, containers
 from tests.parts.processes import command_lines, with_variable
 
 SIM = "hosts: {box: {kind: ssh, address: far, runtime: none, gpus: 8, simulate: true, workspace: WORKSPACE}}\n"
@@ -154,17 +155,15 @@ def test_a_killed_client_loses_nothing(far: Far) -> None:
     far.is_home()
 
 
-def kill_connections(far: Far) -> None:
-    far.box.kill_children()
+FAULTS: dict[str, Callable[[Far], object]] = {
+    "every connection dies": lambda far: far.box.kill_children(),
+    "sshd is restarted": lambda far: (far.box.stop(), far.box.restart()),
+    "the link is silent": lambda far: far.road.blackhole(),
+}
 
 
-def restart_server(far: Far) -> None:
-    far.box.stop()
-    far.box.restart()
-
-
-@pytest.mark.parametrize("fault", [kill_connections, restart_server, lambda far: far.road.blackhole()])
-def test_a_link_that_dies_or_is_silent_is_made_again(far: Far, fault: Callable[[Far], None]) -> None:
+@named("fault", FAULTS)
+def test_a_link_that_dies_or_is_silent_is_made_again(far: Far, fault: Callable[[Far], object]) -> None:
     # The host beats every two seconds.
     far.person.first = "from ci_tasks.hosts import connection; connection.SILENCE_TIMEOUT_S = 5.0"
     far.job(LINES)
@@ -272,10 +271,6 @@ def boxed(far: Far, engine: Engine) -> Iterator[Far]:
     yield far
     assert not containers(engine)
     assert far.left() == []
-
-
-def containers(engine: Engine) -> str:
-    return engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
 
 
 def test_a_kept_container_is_entered_with_the_rows_environment_and_directory(boxed: Far, engine: Engine) -> None:

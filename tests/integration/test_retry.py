@@ -15,7 +15,7 @@ import pytest
 from tests import fixtures as support
 from tests.fixtures import ends
 from tests.parts import dockerd
-from tests.parts.engine import Engine
+from tests.parts.engine import Engine, containers
 
 WORKFLOW = """\
 name: PR Test
@@ -159,5 +159,5 @@ def test_a_job_with_a_container_of_its_own_begins_with_its_first_step(someone: A
     said = someone.ci_tasks("retry", "last")
     assert said.code == 0, said.out + said.err
     assert "preparing" in log(someone) and "word of prepare" in log(someone)
-    assert not engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
+    assert not containers(engine)
     assert workspaces(someone) == []

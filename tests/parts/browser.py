@@ -8,9 +8,11 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
+
+from tests.fixtures import cannot
 
 _FLAGS = (
     *("headless", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1280,900", "no-first-run"),
@@ -28,11 +30,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     driver = shutil.which("chromedriver")
     if not (chromium and driver):
-        _missing("no Chromium with its driver (Debian's chromium and chromium-driver)")
+        cannot("no Chromium with its driver (Debian's chromium and chromium-driver)")
     try:
         from selenium import webdriver
     except ImportError:
-        _missing("selenium is not installed")
+        cannot("selenium is not installed")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for flag in (*_FLAGS, f"user-data-dir={tmp_path_factory.mktemp('browser')}"):
@@ -79,7 +81,7 @@ def axe_findings(browser: Any, only: Sequence[str] = ()) -> list[str]:
     try:
         import axe_core_python
     except ImportError:
-        _missing("axe-core-python is not installed")
+        cannot("axe-core-python is not installed")
     browser.execute_script((Path(axe_core_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
     options = {"resultTypes": ["violations"], **({"runOnly": list(only)} if only else {})}
     run = "const [options, done] = arguments; axe.run(document, options).then(done, (e) => done(String(e)))"
@@ -104,9 +106,3 @@ def cut_off(browser: Any) -> list[str]:
         ...(page.scrollWidth > page.clientWidth ? [`${page.scrollWidth} pixels of ${page.clientWidth}`] : [])];
     """
     return [str(element) for element in browser.execute_script(script)]
-
-
-def _missing(reason: str) -> NoReturn:
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)

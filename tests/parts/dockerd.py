@@ -21,11 +21,12 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.parts import Missing
 from tests.parts.engine import output_of
+from tests.parts.processes import kill
 
 IMAGE = "ci-tasks-test:local"
 PYTHON_IMAGE = "ci-tasks-test-python:local"
@@ -134,7 +135,7 @@ class Daemon:
             except subprocess.TimeoutExpired:
                 os.killpg(self._running.pid, signal.SIGKILL)
                 self._running.wait()
-        _kill(self._processes("/"))  # the shims of containers whose daemon was killed
+        kill(self._processes("/"))  # the shims of containers whose daemon was killed
         unmount_below(self.directory)
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -190,7 +191,7 @@ class Daemon:
         self._running.kill()
         self._running.wait()
         while containerd := self._processes("/exec/containerd/containerd.toml"):
-            _kill(containerd)
+            kill(containerd)
             time.sleep(0.002)
         for stale in (self.directory / "exec/containerd").glob("containerd.*"):
             if stale.suffix == ".pid" or ".sock" in stale.name:
@@ -219,12 +220,6 @@ class Daemon:
                 if entry.name.isdigit() and mark in (entry / "cmdline").read_bytes():
                     pids.append(int(entry.name))
         return pids
-
-
-def _kill(pids: Sequence[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 def unmount_below(directory: Path) -> None:
@@ -276,15 +271,11 @@ def image_tar(python: bool = False) -> bytes:
     return out.getvalue()
 
 
-def packages_directory() -> str:
-    """Where the Python of PYTHON_IMAGE has its packages."""
-    words = [os.path.realpath(sys.executable), "-I", "-c", "import site; print(site.getsitepackages()[0])"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def _python_files() -> dict[str, str]:
     program, library = os.path.realpath(sys.executable), Path(os.__file__).parent
-    files = {"/usr/bin/python3": program, f"{packages_directory()}/README.txt": f"{library}/os.py"}
+    where = [program, "-I", "-c", "import site; print(site.getsitepackages()[0])"]  # it has to be there
+    packages = subprocess.run(where, capture_output=True, text=True, check=True).stdout.strip()
+    files = {"/usr/bin/python3": program, f"{packages}/README.txt": f"{library}/os.py"}
     for part in (
         "*.py",
         "encodings/*.py",

@@ -19,6 +19,11 @@ class Engine(Protocol):
         """The output of its real client; anything but success is an error that shows its message."""
 
 
+def containers(engine: Engine) -> str:
+    """The ids of all that belong to a run."""
+    return engine.call("ps", "--all", "--quiet", "--filter", "label=ci-tasks.run")
+
+
 def output_of(argv: list[str], stdin: bytes | None = None, environ: Mapping[str, str] | None = None) -> str:
     done = subprocess.run(argv, input=stdin, capture_output=True, check=False, env=environ)
     if done.returncode != 0:

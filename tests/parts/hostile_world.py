@@ -21,9 +21,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -70,17 +71,6 @@ class Outcome:
     memory: int = 0
 
 
-class _Errors(logging.Handler):
-    """What the client logs as a bug of its own."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(f"a bug is logged: {self.format(record)}"[:3000])
-
-
 class HostileWorld:
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
@@ -99,7 +89,8 @@ class HostileWorld:
             (path / "precious").write_text("years of work")
         (self.guard / "link").symlink_to("01")
         (self.directory / "runs").mkdir()
-        self._process = self._stack.enter_context(_process())
+        self._process = subprocess.Popen(["sleep", "86400"], start_new_session=True)
+        self._stack.callback(self.kill_process)
         pid = self._process.pid
         start, boot = processes.start_time(pid), processes.boot_id()
         self._claims = {"pid": pid, "group": pid, "pid_start": start, "boot_id": boot}
@@ -120,10 +111,11 @@ class HostileWorld:
             patch(connection, "BEAT", 3600.0),
         ):
             self._stack.enter_context(each)
-        self._errors = _Errors()
+        self._bugs = BufferingHandler(1 << 20)
+        self._bugs.setLevel(logging.ERROR)
         logger = logging.getLogger("ci_tasks")
-        logger.addHandler(self._errors)
-        self._stack.callback(logger.removeHandler, self._errors)
+        logger.addHandler(self._bugs)
+        self._stack.callback(logger.removeHandler, self._bugs)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,19 +126,19 @@ class HostileWorld:
         near = Surroundings(f"20260101-000000-ckpt-{seed:06x}"[:40], str(self.guard), self._claims)
         case = KINDS[kind](rng, near)
         before, memory = self._snapshot(), _reset_peak()
-        self._errors.lines.clear()
+        self._bugs.buffer.clear()
         begun = time.monotonic()
         outcome = Outcome(kind, seed, HARMLESS)
         done = self._in_thread(lambda: self._run(case, near, rng, outcome))
         outcome.seconds = time.monotonic() - begun
-        outcome.memory = _peak() - memory
+        outcome.memory = _memory("VmHWM") - memory
         if not done:
             outcome.problems.append(f"not at an end after {LONGEST_S:g} s")
         if outcome.memory > MOST_MEMORY:
             outcome.problems.append(f"{outcome.memory >> 20} MiB of memory")
         if processes.start_time(self._process.pid) != self._claims["pid_start"]:
             outcome.problems.append("a process of this machine was killed")
-        outcome.problems += self._errors.lines
+        outcome.problems += [f"a bug is logged: {self._bugs.format(bug)}"[:3000] for bug in self._bugs.buffer]
         outcome.problems += _differences(before, self._snapshot())
         if outcome.problems:
             outcome.verdict = WRONG
@@ -171,7 +163,8 @@ class HostileWorld:
         def transport(spec: HostSpec) -> HostileTransport:  # this machine is asked too, and is honest
             return HostileTransport(case.server if spec.name == HOST else HostileServer(near.batch), times, spec.name)
 
-        with mock.patch.object(runs, "_transport", transport), _output_to(out):
+        shown = contextlib.redirect_stdout(out), contextlib.redirect_stderr(out)
+        with mock.patch.object(runs, "_transport", transport), shown[0], shown[1]:
             for step in (lambda: flow(case, near, rng), lambda: self._look(rng), lambda: self._away(near)):
                 self._guarded(step, outcome)
 
@@ -307,26 +300,6 @@ def _reset_peak() -> int:
     return _memory("VmRSS")
 
 
-def _peak() -> int:
-    return _memory("VmHWM")
-
-
 def _memory(name: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name + ":"))
-
-
-@contextlib.contextmanager
-def _output_to(out: io.TextIOWrapper) -> Iterator[None]:
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        yield
-
-
-@contextlib.contextmanager
-def _process() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "86400"], start_new_session=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()

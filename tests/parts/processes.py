@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ci_tasks.agent import processes
@@ -37,6 +39,12 @@ def command_lines(pids: list[int]) -> list[str]:
         except OSError:
             continue
     return lines
+
+
+def kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def files_named(name: str, top: Path) -> list[Path]:

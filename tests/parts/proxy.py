@@ -1,6 +1,6 @@
-"""A TCP proxy that can be slow, silent or cruel: what lies between a laptop and a host.
+"""A TCP proxy that can be silent or cruel: what lies between a laptop and a host.
 
-with TcpProxy(("127.0.0.2", 2222), delay=0.05) as link:   # 50 ms each way: round trips of 100 ms
+with TcpProxy(("127.0.0.2", 2222)) as link:
     connect to ("127.0.0.1", link.port)
     link.blackhole()    nothing gets through any more, and nobody is told; new connections are taken and ignored
     link.restore()      what was held back arrives
@@ -10,23 +10,19 @@ with TcpProxy(("127.0.0.2", 2222), delay=0.05) as link:   # 50 ms each way: roun
 from __future__ import annotations
 
 import contextlib
-import queue
 import socket
 import struct
 import threading
-import time
 from types import TracebackType
 
 _CHUNK = 1 << 16
-_HELD = 4096  # chunks on their way, in each direction of a connection
 
 
 class TcpProxy:
-    """Forwards every connection on `port` of 127.0.0.1 to `target`; `delay` is seconds, one way."""
+    """Forwards every connection on `port` of 127.0.0.1 to `target`."""
 
-    def __init__(self, target: tuple[str, int], delay: float = 0.0) -> None:
+    def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
-        self.delay = delay
         self._open = threading.Event()
         self._open.set()
         self._closed = False
@@ -86,17 +82,12 @@ class TcpProxy:
             return
         far.settimeout(None)
         self._keep(far)
-        with contextlib.suppress(OSError):  # closed meanwhile
-            self._carry(near, far)
-
-    def _carry(self, near: socket.socket, far: socket.socket) -> None:
         for direction, (source, sink) in enumerate(((near, far), (far, near))):
-            source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            on_its_way: queue.Queue[tuple[float, bytes]] = queue.Queue(_HELD)
-            self._start(self._take, source, on_its_way)
-            self._start(self._give, sink, on_its_way, direction)
+            with contextlib.suppress(OSError):  # closed meanwhile
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._start(self._carry, source, sink, direction)
 
-    def _take(self, source: socket.socket, on_its_way: queue.Queue[tuple[float, bytes]]) -> None:
+    def _carry(self, source: socket.socket, sink: socket.socket, direction: int) -> None:
         chunk = b"?"
         while chunk:
             self._open.wait()  # a black hole acknowledges nothing for long
@@ -104,18 +95,9 @@ class TcpProxy:
                 chunk = source.recv(_CHUNK)
             except OSError:
                 chunk = b""
-            on_its_way.put((time.monotonic() + self.delay, chunk))
-
-    def _give(self, sink: socket.socket, on_its_way: queue.Queue[tuple[float, bytes]], direction: int) -> None:
-        while True:
-            due, chunk = on_its_way.get()
-            time.sleep(max(0.0, due - time.monotonic()))
             self._open.wait()
             try:
-                if not chunk:
-                    sink.shutdown(socket.SHUT_WR)
-                    return
-                sink.sendall(chunk)
+                sink.sendall(chunk) if chunk else sink.shutdown(socket.SHUT_WR)
             except OSError:
                 self._drop(sink)
                 return

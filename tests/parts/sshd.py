@@ -17,14 +17,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ci_tasks.agent import processes
 from tests.parts import Missing
+from tests.parts.processes import kill
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 START_TIMEOUT_S = 10
@@ -72,17 +73,16 @@ class Sshd:
         """For a person who is to see these servers and nothing else."""
         return {"CI_TASKS_SSH_CONFIG": str(self.config_file), "SSH_AUTH_SOCK": ""}
 
-    def start(
-        self, name: str, *, known: bool = True, jump: str = "", more: str = "", key_type: str = "ed25519"
-    ) -> SSHServer:
+    def start(self, name: str, *, known: bool = True, jump: str = "", more: str = "") -> SSHServer:
         """A server, running. `more`: lines for its sshd_config."""
         number = len(self.servers) + 2
-        server = SSHServer(self, name, f"127.0.0.{number}", self.directory / name, more, key_type)
+        server = SSHServer(self, name, f"127.0.0.{number}", self.directory / name, more)
         self.servers.append(server)
         self.hosts[name] = {"HostName": server.ip, "Port": str(server.port), **({"ProxyJump": jump} if jump else {})}
         self._write()
         if known:
-            self.know(server)
+            with self.known_hosts.open("a") as out:
+                out.write(f"{server.known_as} {server.host_key}\n")
         server.restart()
         return server
 
@@ -97,10 +97,6 @@ class Sshd:
         merged = {**self.hosts[name], **options}
         self.hosts[name] = {key: value for key, value in merged.items() if value is not None}
         self._write()
-
-    def know(self, server: SSHServer, key: str = "") -> None:
-        with self.known_hosts.open("a") as out:
-            out.write(f"{server.known_as} {key or server.host_key}\n")
 
     def __enter__(self) -> Sshd:
         return self
@@ -130,14 +126,13 @@ class Sshd:
 
 @dataclass
 class SSHServer:
-    """One server. `name` is its alias; `address` the same, as hosts.yaml would have it."""
+    """One server. `name` is its alias."""
 
     world: Sshd
     name: str
     ip: str
     directory: Path
     more: str = ""
-    key_type: str = "ed25519"
     port: int = 0
     listener: subprocess.Popen[bytes] | None = None
     _sessions: set[int] = field(default_factory=set)
@@ -146,15 +141,11 @@ class SSHServer:
         self.directory.mkdir()
         self.home = self.directory / "home"
         self.home.mkdir()
-        new_key(self.directory / "hostkey", self.key_type)
+        new_key(self.directory / "hostkey")
         shutil.copy(f"{self.world.key}.pub", self.directory / "authorized_keys")
         with socket.socket() as free:
             free.bind((self.ip, 0))
             self.port = free.getsockname()[1]
-
-    @property
-    def address(self) -> str:
-        return self.name
 
     @property
     def known_as(self) -> str:
@@ -169,10 +160,10 @@ class SSHServer:
     def log(self) -> str:
         return (self.directory / "sshd.log").read_text(errors="replace")
 
-    def new_host_key(self, key_type: str = "ed25519") -> None:
+    def new_host_key(self) -> None:
         """As if the host had been reinstalled; takes effect with `restart`."""
         (self.directory / "hostkey").unlink()
-        new_key(self.directory / "hostkey", key_type)
+        new_key(self.directory / "hostkey")
 
     def restart(self) -> None:
         """The server anew, on the same port. Connections live on, as with a real restart."""
@@ -201,17 +192,17 @@ class SSHServer:
         """The server and its connections."""
         sessions = self.sessions()
         self._stop_listening()
-        _kill(sessions)
+        kill(sessions)
 
     def kill_children(self) -> None:
         """Every connection dies at once; what runs on the box goes on, as far as it left the session."""
-        _kill(self.sessions())
+        kill(self.sessions())
 
     def sessions(self) -> set[int]:
         """Its sshd processes but for the one that listens: one or two for every connection."""
         pids = {pid for pid in self._sessions if _is_sshd(pid)}
         if self.listener is not None:
-            pids |= {pid for pid in _descendants(self.listener.pid) if _is_sshd(pid)}
+            pids |= {pid for pid in processes.below(self.listener.pid) if _is_sshd(pid)}
         self._sessions = pids
         return set(pids)
 
@@ -262,17 +253,11 @@ class SSHServer:
         raise Missing(f"sshd did not start (exit code {self.listener.poll()}):\n{self.log[-2000:]}")
 
 
-def new_key(path: Path, key_type: str = "ed25519", passphrase: str = "") -> Path:
+def new_key(path: Path, passphrase: str = "") -> Path:
     path.unlink(missing_ok=True)
-    argv = ["ssh-keygen", "-q", "-t", key_type, "-N", passphrase, "-C", path.name, "-f", str(path)]
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", path.name, "-f", str(path)]
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
     return path
-
-
-def _kill(pids: set[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 def _is_sshd(pid: int) -> bool:
@@ -280,17 +265,3 @@ def _is_sshd(pid: int) -> bool:
         return Path(f"/proc/{pid}/comm").read_text().startswith("sshd")
     except OSError:
         return False
-
-
-def _descendants(pid: int) -> set[int]:
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    pids: set[int] = set()
-    more = {pid}
-    while more:
-        more = {child for child, parent in parents.items() if parent in more} - pids
-        pids |= more
-    return pids

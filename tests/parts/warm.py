@@ -74,9 +74,6 @@ class Command:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
 
 def end_session(leader: int) -> None:
     """Kill a command and what it has started, but for what left its process group, as a run's agent does."""

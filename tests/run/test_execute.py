@@ -364,17 +364,23 @@ def test_a_row_is_tried_again_only_for_the_environments_sake(
     assert [attempt.status for attempt in run.executions[0].earlier] == (attempts if again else attempts[:-1])
 
 
+SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
+
+
 @pytest.mark.parametrize(
-    ("gpus", "problem", "reason"),
+    ("gpus", "problem", "hosts", "reason"),
     [
-        (2, "install steps failed", "a lacks 4 GPUs (found 2); no other host of hosts.yaml could run it"),
-        (8, "install steps failed", "install steps failed"),
-        (8, "", "an earlier attempt ended there"),
+        (2, "install steps failed", {}, "a lacks 4 GPUs (found 2); no other host of hosts.yaml could run it"),
+        (2, "", {"sim": SIM}, "a lacks 4 GPUs (found 2); could run on: sim (8 simulated GPUs)"),
+        (8, "install steps failed", {}, "install steps failed"),
+        (8, "", {}, "an earlier attempt ended there"),
     ],
 )
-def test_a_row_that_no_host_runs_says_what_the_only_host_lacks(gpus: int, problem: str, reason: str) -> None:
+def test_a_row_that_no_host_runs_says_what_the_only_host_lacks(
+    gpus: int, problem: str, hosts: dict[str, HostSpec], reason: str
+) -> None:
     run: Any = executing([row(4)], [session("a", gpus, problem)])
-    run.ready.planner = SimpleNamespace(config=SimpleNamespace(hosts={}), simulates=False)
+    run.ready.planner = SimpleNamespace(config=SimpleNamespace(hosts=hosts), simulates=True)
     reasons = list[str]()
     run._finish_unstarted = lambda execution, status, why: reasons.append(why)
     run._end_without_host(run.executions[0])

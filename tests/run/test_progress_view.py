@@ -115,12 +115,13 @@ def test_one_row_is_its_log_which_cannot_control_the_terminal(
 ) -> None:
     stream = progress.open_view("title", [run])
     assert isinstance(stream, progress.StreamView)
-    stream.update([RowProgress("a", RUNNING, 1.0, "", "h100a")], TWO)
+    for state in (WAITING, WAITING, RUNNING):
+        stream.update([RowProgress("a", state, 1.0, "GPU 3" if state == WAITING else "", "h100a")], TWO)
     with open(run.log, "ab") as log:
         log.write(b"\x1b[31m\xff\0 no end\x1b[2")
     stream.update([RowProgress("a", "passed", 1.0, "", "h100a")], TWO)
     stream.close()
-    assert capfdbinary.readouterr() == (b"first\nlast\n\x1b[31m\\xff\\x00 no end\\x1b[2", b"")
+    assert capfdbinary.readouterr() == (b"first\nlast\n\x1b[31m\\xff\\x00 no end\\x1b[2", b"ci-tasks: waiting, GPU 3\n")
 
 
 def test_a_second_attempt_of_one_row_is_shown_from_its_start(

@@ -77,7 +77,7 @@ def box(tmp_path: Path, engine: Engine, image: bytes) -> Iterator[Box]:
         engine.call("import", "-", PYTHON_IMAGE, stdin=image)
     made = Box(tmp_path / "home", engine)
     yield made
-    made.remove()
+    made.close()
 
 
 @pytest.mark.parametrize(
