@@ -324,10 +324,10 @@ BUDGETS = {
     "ci_tasks/planning": 1_630,
     "ci_tasks/report": 1_079,
     "ci_tasks/results": 1_504,
-    "ci_tasks/run": 2_677,
+    "ci_tasks/run": 2_671,
     "ci_tasks/trials": 1_570,
     "ci_tasks/workflow": 1_987,
-    "tests": 32_064,
+    "tests": 32_071,
 }
 
 

@@ -141,8 +141,9 @@ def _install(ready: PreparedBatch, planner: RowPlanner, view: EventView) -> None
     session = ready.sessions[0]
     try:
         write_phase(ready.batch.path, "installing")
+        setups = planner.setups(session, ready.planned_rows.values())
         ready.interrupts.allow()
-        if problem := session.executor.run_install_steps(ready.setups, view.print_message):
+        if problem := session.executor.run_install_steps(setups, view.print_message):
             session.unusable_reason = planner.install_problem(problem)
         ready.interrupts.defer()
     except KeyboardInterrupt:

@@ -55,9 +55,8 @@ _PREFETCHING, _INSTALLING = "prefetching", "install steps"
 @dataclass(frozen=True)
 class PreparedBatch:
     """All rows of one command, and the hosts that take part. With one host it is clear where each row runs:
-    `planned_rows` are the plans, by the row's position, and `setups` the install steps that they share; `planner` makes
-    those that are missing. `threads` make several hosts ready. `journal` is that of the earlier command which this one
-    resumes."""
+    `planned_rows` are the plans, by the row's position; `planner` makes those that are missing. `threads` make several
+    hosts ready. `journal` is that of the earlier command which this one resumes."""
 
     batch: Batch
     rows: tuple[Row, ...]
@@ -65,7 +64,6 @@ class PreparedBatch:
     planner: RowPlanner | None
     checkout: Checkout
     threads: HostThreads | None = None
-    setups: Sequence[Plan] = ()
     planned_rows: dict[int, PreparedRow] = field(default_factory=dict)
     journal: BatchJournal | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
@@ -124,7 +122,7 @@ def prepare(
         simulates = any(containers.LOCK_DIR_ENV in (code.read_file(name) or "") for name in scripts)
         planner = RowPlanner(source, config, request, found, batch, rows, code, request.by_runner or simulates)
         sessions = tuple(map(HostSession, executors))
-        planned, setups = dict[int, PreparedRow](), list[Plan]()
+        planned = dict[int, PreparedRow]()
         if len(sessions) == 1 and rows:  # what it lacks is known before the first row starts
             (session,) = sessions
             session.facts = planner.gather_facts(session)
@@ -132,13 +130,8 @@ def prepare(
             session.is_ready, session.activity = True, ""
             if journal is None:
                 planned = {at: planner.plan_row(row, session, at + 1) for at, row in enumerate(rows)}
-                setups = sorted_setups(each.setup for each in planned.values() if not session.missing_for(each.row))
-            else:
-                setups = planner.setups(session)
         threads = HostThreads(sessions, planner) if len(sessions) > 1 else None
-        ready = PreparedBatch(
-            batch, tuple(rows), sessions, planner, planner.checkout, threads, setups, planned, journal
-        )
+        ready = PreparedBatch(batch, tuple(rows), sessions, planner, planner.checkout, threads, planned, journal)
         ready.interrupts.defer()
         undo.pop_all()
     return ready
@@ -326,12 +319,15 @@ class RowPlanner:
         texts = [step.run or "" for step in job.steps] + [job.container.options if job.container else ""]
         return containers.exclusive(session.spec, texts, starts_ray=self._starts_ray(row))
 
-    def setups(self, session: HostSession) -> list[Plan]:
-        """The install steps that rows share on the host."""
-        rows = self.rows
-        if not rows or self._make_plan(rows[0], session, 1).setup is None:  # rows of one label have one job's steps
-            return []
-        return sorted_setups(self._make_plan(row, session, 1).setup for row in rows if not session.missing_for(row))
+    def setups(self, session: HostSession, planned: Iterable[PreparedRow] = ()) -> list[Plan]:
+        """The install steps that rows share on the host, each once and in one order, so that two runs cannot wait for
+        each other. Rows that are `planned` already have theirs."""
+        able = [row for row in self.rows if not session.missing_for(row)]
+        found = [each.setup for each in planned if each.row in able]
+        if not found and able and self._make_plan(able[0], session, 1).setup:  # rows of one label have one job's steps
+            found = [self._make_plan(row, session, 1).setup for row in able]
+        by_id = {setup.id: setup for setup in found if setup}
+        return [setup for _, setup in sorted(by_id.items())]
 
     def before_rows(self, session: HostSession, say: Say, is_wanted: Callable[[], bool]) -> Mapping[str, str]:
         """What features do on the host before rows start there. Returns, by row, what is missing. Raises Blocked if the
@@ -383,12 +379,6 @@ class RowPlanner:
 
     def _starts_ray(self, row: Row) -> bool:
         return self.request.by_runner or (row.needed_gpus > 0 and row.test in self._tests_with_ray)
-
-
-def sorted_setups(setups: Iterable[Plan | None]) -> list[Plan]:
-    """Each of them once, so that two runs cannot wait for each other."""
-    by_id = {setup.id: setup for setup in setups if setup}
-    return [setup for _, setup in sorted(by_id.items())]
 
 
 # -- several hosts -----------------------------------------------------------------------------------------------------

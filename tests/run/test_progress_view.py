@@ -13,7 +13,7 @@ import pytest
 
 from ci_tasks.agent.records import Deviation, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, write_record
-from ci_tasks.records import BatchResult, RunRecord
+from ci_tasks.records import BatchResult, RunRecord, together
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
 from ci_tasks.results.progress import last_line
 from ci_tasks.run import progress
@@ -231,6 +231,15 @@ def test_rows_that_another_ones_failure_ended_say_nothing_of_their_own() -> None
     assert progress.statuses([failed, replace(cancelled, stopped=True)]) == ["failed"]
     assert progress.statuses([replace(passed, stopped=True), failed]) == ["passed", "failed"]
     assert progress.statuses([cancelled, failed]) == ["cancelled", "failed"]
+
+
+def test_of_several_results_the_worst_speaks_for_all_and_none_is_vacuous() -> None:
+    blocked, passed, failed = (
+        BatchResult(word, word, directories={word: "/"}) for word in ("blocked", "passed", "failed")
+    )
+    assert together("l", []) == BatchResult("l", "vacuous", 1)
+    assert together("l", [passed, blocked]).exit_code == 125
+    assert together("l", [blocked, failed]) == BatchResult("l", "failed", 1, (), {"blocked": "/", "failed": "/"})
 
 
 def test_a_failure_that_ci_goes_on_after_does_not_fail_the_whole() -> None:
