@@ -10,7 +10,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from ci_tasks.cli import reference
+from docs import generate
 
 _DIRECTORY = Path(__file__).resolve().parents[1] / "docs/schemas"
 
@@ -22,7 +22,7 @@ def _validator(name: str) -> Draft202012Validator:
 
 def check(command: str, value: Any) -> Any:
     """`value`, if it is what the schema of `command` says."""
-    names = (name for name, alike in reference.commands_by_schema().items() if command in [each.name for each in alike])
+    names = (name for name, alike in generate.commands_by_schema().items() if command in [each.name for each in alike])
     _validator(next(names)).validate(value)
     return value
 
@@ -31,7 +31,7 @@ def check_events(text: str) -> list[dict[str, Any]]:
     """The events of the lines, each as its schema says."""
     lines = [json.loads(line) for line in text.splitlines()]
     for line in lines:
-        _validator(reference.EVENTS).validate(line)
+        _validator(generate.EVENTS).validate(line)
         assert line["version"] == "1.0"
     return lines
 

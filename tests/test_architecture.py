@@ -317,7 +317,7 @@ BUDGETS = {
     "ci_tasks/*.py": 993,
     "ci_tasks/agent": 6_009,
     "ci_tasks/checkout": 599,
-    "ci_tasks/cli": 1_238,
+    "ci_tasks/cli": 1_119,
     "ci_tasks/features": 5_707,
     "ci_tasks/hosts": 2_133,
     "ci_tasks/logs": 2_993,
@@ -327,7 +327,8 @@ BUDGETS = {
     "ci_tasks/run": 2_671,
     "ci_tasks/trials": 1_570,
     "ci_tasks/workflow": 1_987,
-    "tests": 32_072,
+    "docs": 128,
+    "tests": 32_074,
 }
 
 
@@ -351,7 +352,7 @@ def test_a_file_that_pushes_run_a_sample_of_exists() -> None:
 
 def test_no_folder_is_larger_than_its_budget() -> None:
     sizes: Counter[str] = Counter()
-    for top in ("ci_tasks", "tests", "bench"):
+    for top in ("ci_tasks", "docs", "tests", "bench"):
         for path in (ROOT / top).rglob("*.py"):
             folder = path.relative_to(ROOT).parts[1] if top == "ci_tasks" else ""
             name = f"{top}/*.py" if folder.endswith(".py") else f"{top}/{folder}".rstrip("/")

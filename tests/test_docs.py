@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pytest
 
 from ci_tasks import config
-from ci_tasks.cli import command_line, reference
+from ci_tasks.cli import command_line
 from ci_tasks.cli.command_line import SCRIPTS
 from ci_tasks.cli.options import build, options_of
 from ci_tasks.cli.sessions import parse_posargs
@@ -22,6 +22,7 @@ from ci_tasks.errors import CiTasksError
 from ci_tasks.records import STATUSES
 from ci_tasks.run.checkout_source import open_source, outline
 from ci_tasks.run.list_runs import parse_time
+from docs import generate
 from tests.parts.commands import COMMANDS, options_of_command
 from tests.parts.documents import EXAMPLES, PAGES, ROOT, name_of, tokens
 
@@ -126,7 +127,7 @@ def check_example(call: list[str]) -> None:
 def test_the_reference_of_the_commands_is_that_of_the_declared_options() -> None:
     """The page is generated, so that neither can say something else."""
     written = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
-    assert written == reference.page(), "`python -m ci_tasks.cli.reference` writes it"
+    assert written == generate.page(), "`python docs/generate.py` writes it"
 
 
 def test_every_command_has_an_example() -> None:

@@ -1,5 +1,5 @@
 """The verdicts of reproduce, compare and bisect: each word with its exit code and its meaning. The only such table:
-`ci_tasks.cli.reference` writes it into docs/reference/statuses.md.
+docs/generate.py writes it into docs/reference/statuses.md.
 """
 
 from __future__ import annotations

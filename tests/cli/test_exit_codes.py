@@ -14,8 +14,8 @@ import pytest
 from ci_tasks import errors
 from ci_tasks.cli import exit_handler
 from ci_tasks.cli.commands import commands
-from ci_tasks.cli.reference import exit_codes
 from ci_tasks.registry import Command
+from docs.generate import exit_codes
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_COMMAND = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.cli import reference
 from ci_tasks.cli.options import options_of
+from docs import generate
 from tests.parts.commands import COMMANDS, options_of_command
 from tests.published import check, check_events
 
@@ -30,9 +30,9 @@ def person(person: Any) -> Any:
 
 
 def test_the_published_schemas_are_those_of_the_records() -> None:
-    expected = {name: reference.text(schema) for name, schema in reference.schemas()}
+    expected = {name: generate.text(schema) for name, schema in generate.schemas()}
     files = {path.stem: path.read_text() for path in (ROOT / "docs/schemas").glob("*.json")}
-    assert files == expected, "`python -m ci_tasks.cli.reference` writes them"
+    assert files == expected, "`python docs/generate.py` writes them"
 
 
 def test_every_command_has_json_with_a_schema() -> None:

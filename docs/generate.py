@@ -1,6 +1,4 @@
-"""docs/reference/commands.md, the end of docs/reference/statuses.md, and docs/schemas, which are generated:
-
-python -m ci_tasks.cli.reference      writes them
+"""`python docs/generate.py` writes docs/reference/commands.md, the end of docs/reference/statuses.md, and docs/schemas.
 
 The page has what `ci-tasks --help COMMAND` prints of every command, with its exit codes and schema. The JSON schemas
 are of what programs read: `--json` of each command, in one file for commands that print the same, and the lines of
@@ -37,7 +35,7 @@ _TYPES: Mapping[Any, str] = {str: "string", int: "integer", float: "number", boo
 _INTRODUCTION = """\
 # Commands and options
 
-`python -m ci_tasks.cli.reference` writes this page: `ci-tasks --help COMMAND` prints the same in a terminal. In a clone
+`python docs/generate.py` writes this page: `ci-tasks --help COMMAND` prints the same in a terminal. In a clone
 of ci-tasks, `invoke` has the same commands.
 """
 _NOX = """\
