@@ -36,10 +36,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fault_cases import CASES, OWN, Case
-from fault_world import MADE, STOP, Daemon, Unreached, World, job_says, until
+from fault_world import COMPILER, MADE, STOP, Daemon, Unreached, World, job_says, until
 
 from ci_tasks.records import EXIT_CODES
-from tests.parts.clock import COMPILER
 from tests.parts.processes import command_lines
 
 AT_ONCE = 2

@@ -9,20 +9,10 @@ import jsonschema
 import pytest
 import yaml
 
-from ci_tasks import config
-from ci_tasks.config import (
-    BUILT_IN_LAYER,
-    Config,
-    ConfigLayer,
-    HostSpec,
-    Override,
-    includes,
-    keys_of,
-    read,
-    read_layers,
-)
+from ci_tasks import config, resources
+from ci_tasks.config import Config, ConfigLayer, HostSpec, Override, read, read_layers
 from ci_tasks.errors import ConfigError, UnknownName
-from tests.parts.cases import cases
+from tests.parts.cases import cases, named
 
 CASES = cases("./data/config.yaml")
 
@@ -109,12 +99,12 @@ def test_an_empty_file_has_no_hosts(text: str) -> None:
     [("", []), ("include: lab.yaml", ["lab.yaml"]), ("include: [a, git@b:c.git]", ["a", "git@b:c.git"])],
 )
 def test_a_file_may_include_others(text: str, names: list[str]) -> None:
-    assert includes(ConfigLayer(text)) == names
+    assert config.includes(ConfigLayer(text)) == names
 
 
 def test_what_is_included_is_named_by_text() -> None:
     with pytest.raises(ConfigError, match=r"hosts.yaml:2: include must be a path"):
-        includes(ConfigLayer("hosts:\ninclude: [{a: b}]"))
+        config.includes(ConfigLayer("hosts:\ninclude: [{a: b}]"))
 
 
 def test_no_message_repeats_a_login_in_an_index() -> None:
@@ -143,7 +133,7 @@ def test_without_a_gpu_host_an_unknown_one_comes_with_what_to_add(name: str, add
 def test_what_to_add_names_the_users_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/elsewhere")
     with pytest.raises(UnknownName) as caught:
-        read_layers([BUILT_IN_LAYER]).select_hosts("h100a")
+        read_layers([config.BUILT_IN_LAYER]).select_hosts("h100a")
     assert str(caught.value).splitlines()[:3] == [
         "unknown host 'h100a'",
         "valid: local, sim",
@@ -226,11 +216,41 @@ def test_the_schema_accepts_a_layer_that_changes_a_host_below(text: str) -> None
 
 def test_the_schema_has_the_keys_and_choices_of_the_reader() -> None:
     host = SCHEMA["properties"]["hosts"]["additionalProperties"]["anyOf"][0]["properties"]
-    keys = keys_of(HostSpec)
+    keys = config.keys_of(HostSpec)
     assert host.keys() == keys.keys()
     hints = {key: field.metadata["hint"] for key, field in keys.items()}
     choices = {key: hint.removeprefix("valid: ") for key, hint in hints.items() if hint.startswith("valid: ")}
     assert {key: ", ".join(host[key]["enum"]) for key in choices} == choices
     refused = host["sbatch"]["items"]["pattern"].partition("(?!(")[2].partition(")")[0].split("|")
     assert set(refused) == set(config._SET_BY_US.split())
-    assert set(SCHEMA["properties"]["overrides"]["items"]["properties"]) == set(keys_of(Override))
+    assert set(SCHEMA["properties"]["overrides"]["items"]["properties"]) == set(config.keys_of(Override))
+
+
+# -- where our own state and configuration are -------------------------------------------------------------------------
+
+# What the variable says, None where it is not set.
+NAMED = {"set": "/some/where", "empty": "", "not set": None, "no whole path": "some/where"}
+
+
+@named("named", NAMED)
+def test_the_directories_are_those_of_the_xdg_specification(named: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    for variable in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+        if named is not None:
+            monkeypatch.setenv(variable, named)
+    is_used = named == "/some/where"
+    assert resources.user_directory("state") == Path("/some/where" if is_used else "/home/me/.local/state", "ci-tasks")
+    assert resources.user_directory("config") == Path("/some/where" if is_used else "/home/me/.config", "ci-tasks")
+
+
+def test_a_path_that_was_typed_has_the_home_of_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert resources.user_path("~/x") == Path("/home/me/x")
+    assert resources.user_path("x/~") == Path("x/~")
+    assert resources.user_path("~no-such-user/x") == Path("~no-such-user/x")
+
+
+def test_a_variable_of_ours_names_the_directory_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(resources.HOME_ENV, f"{tmp_path}/./runs")
+    assert resources.home() == tmp_path / "runs"

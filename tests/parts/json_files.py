@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from ci_tasks.agent.files import replace_file
 
 
 def write_json(path: str, value: Any) -> None:
     """Replace `path` whole."""
-    beside = Path(f"{path}.new")
-    beside.write_bytes(json.dumps(value, indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace"))
-    os.replace(beside, path)
+    replace_file(path, json.dumps(value, indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace"))
 
 
 def read_json(path: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ci_tasks.workflow.reader import read_with_called
 from ci_tasks.workflow.rows import row_resolver, rows
 from ci_tasks.workflow.suite import describe
 from tests.parts.cases import cases
-from tests.parts.git import git
+from tests.parts.git import git, repository
 from tests.planning.test_script import Ran, adapter_in, runner_at
 
 CASES = cases("planning/data/late.yaml")
@@ -225,14 +225,10 @@ def test_another_repository_below_the_tested_one_is_fetched_at_the_ref_that_a_st
 - run: cat other/one/file other/two/file
 - {uses: actions/checkout@v4, with: {repository: owner/other, ref: none, path: other/three}}
 """
-    origin = tmp_path / "owner/other"
-    origin.mkdir(parents=True)
-    git(origin, "init", "-q")
-    for version in ("v1", "v2"):
-        (origin / "file").write_text(f"of {version}\n")
-        git(origin, "add", ".")
-        git(origin, "commit", "-q", "-m", version)
-        git(origin, "tag", version)
+    origin = repository(tmp_path / "owner/other", {"file": "of v1\n"})
+    git(origin, "tag", "v1")
+    (origin / "file").write_text("of v2\n")
+    git(origin, "commit", "-aqm", "2")
     address = {"GIT_CONFIG_KEY_0": f"url.file://{tmp_path}/.insteadOf", "GIT_CONFIG_VALUE_0": "https://github.com/"}
     ran = run(steps, tmp_path, {"GIT_CONFIG_COUNT": "1", **address})
     assert "of v1\nof v2\n" in ran.log

@@ -92,33 +92,28 @@ def step(text: str, name: str = "Step", words: tuple[str, ...] = BASH, **more: o
 
 
 @pytest.fixture
-def script_runner(tmp_path: Path) -> ScriptRunner:
+def runner(tmp_path: Path) -> ScriptRunner:
     """At a path that only quoted words survive."""
     return runner_at(tmp_path / "sp ace 'quo\"te $HOME &\\1")
-
-
-@pytest.fixture
-def plain(tmp_path: Path) -> ScriptRunner:
-    return runner_at(tmp_path)
 
 
 # The text of a step
 
 
 @pytest.mark.parametrize("text", CASES["a steps text arrives verbatim"])
-def test_a_steps_text_arrives_verbatim(script_runner: ScriptRunner, text: str) -> None:
-    ran = script_runner.run(step(text, words=("true", "{0}")))
+def test_a_steps_text_arrives_verbatim(runner: ScriptRunner, text: str) -> None:
+    ran = runner.run(step(text, words=("true", "{0}")))
     assert ran.code == 0, ran.log
     assert ran.step(1) == text.encode(errors="surrogateescape")
 
 
-def test_the_log_shows_a_step_as_ci_does(script_runner: ScriptRunner) -> None:
-    ran = script_runner.run(step("echo hello\n", name='Say it\'s "hello" $HOME'), step("echo last", name="Two\nlines"))
+def test_the_log_shows_a_step_as_ci_does(runner: ScriptRunner) -> None:
+    ran = runner.run(step("echo hello\n", name='Say it\'s "hello" $HOME'), step("echo last", name="Two\nlines"))
     assert ran.log.splitlines() == [
         '##[group]Run Say it\'s "hello" $HOME', "echo hello", "##[endgroup]", "hello", "##[group]Run Two lines",
         "echo last", "##[endgroup]", "last",
     ]  # fmt: skip
-    events = [json.loads(line) for line in (script_runner.directory / "events.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in (runner.directory / "events.jsonl").read_text().splitlines()]
     assert [event["name"] for event in events] == ['Say it\'s "hello" $HOME', "Two lines"]
 
 
@@ -135,8 +130,8 @@ def test_the_log_shows_a_step_as_ci_does(script_runner: ScriptRunner) -> None:
         (BASH, "! read line\n", 0),  # a step has no standard input
     ],
 )
-def test_each_shell_has_githubs_rules(plain: ScriptRunner, argv: tuple[str, ...], text: str, code: int) -> None:
-    assert plain.run(step(text, words=argv)).code == code
+def test_each_shell_has_githubs_rules(runner: ScriptRunner, argv: tuple[str, ...], text: str, code: int) -> None:
+    assert runner.run(step(text, words=argv)).code == code
 
 
 # Variables
@@ -147,67 +142,67 @@ _BASHS = "UID EUID PPID SECONDS RANDOM BASHOPTS SHELLOPTS IFS GROUPS"
 
 
 @pytest.mark.parametrize("name", [*_OURS.split(), *_BASHS.split(), "MY-VAR", "a.b", "1ST", "RUN_DIR"])
-def test_a_variable_may_have_any_name_and_arrives_verbatim(plain: ScriptRunner, name: str) -> None:
+def test_a_variable_may_have_any_name_and_arrives_verbatim(runner: ScriptRunner, name: str) -> None:
     """GitHub takes names that bash does not, and names that a script like ours could well use itself."""
     show = step(f"import os; print('job', repr(os.environ[{name!r}]))\n", words=PYTHON)
     value = "a 'b' \"c\" $HOME `x` \\ & é\nsecond line\n"
     own = step(f"import os; print('own', repr(os.environ[{name!r}]))\n", words=PYTHON, env={name: value})
     again = replace(show, text=show.text.replace("'job'", "'again'"))
-    ran = plain.run(show, own, again, env={name: value})
+    ran = runner.run(show, own, again, env={name: value})
     assert ran.code == 0, ran.log
     output = [line for line in ran.log.splitlines() if line.startswith(("job ", "own ", "again "))]
     assert output == [f"{which} {value!r}" for which in ("job", "own", "again")]
 
 
-def test_a_path_in_the_steps_env_keeps_what_earlier_steps_put_in_front(plain: ScriptRunner) -> None:
-    ran = plain.run(
+def test_a_path_in_the_steps_env_keeps_what_earlier_steps_put_in_front(runner: ScriptRunner) -> None:
+    ran = runner.run(
         step('echo /first >> "$GITHUB_PATH"\n'),
         step("echo $PATH\n", env={"PATH": "/mine:" + os.environ["PATH"]}),
         step("echo then $PATH\n"),
     )
-    adapter = plain.directory / "bin"
+    adapter = runner.directory / "bin"
     assert f"\n{adapter}:/first:/mine:{os.environ['PATH']}\n" in ran.log
     assert f"\nthen {adapter}:/first:{os.environ['PATH']}\n" in ran.log
 
 
-def test_the_evidence_of_pytest_joins_what_the_job_asks_of_it(script_runner: ScriptRunner) -> None:
-    junit = str(script_runner.directory / "artifacts/junit.xml")
+def test_the_evidence_of_pytest_joins_what_the_job_asks_of_it(runner: ScriptRunner) -> None:
+    junit = str(runner.directory / "artifacts/junit.xml")
     text = "import os, shlex; print(shlex.split(os.environ['PYTEST_ADDOPTS']))\n"
-    ran = script_runner.run(
+    ran = runner.run(
         step(text, words=PYTHON),
         step(text, words=PYTHON, env={"PYTEST_ADDOPTS": "-q"}),
         env={"PYTEST_ADDOPTS": "-x -k 'a b'"},
     )
     assert ran.log.splitlines()[3] == repr(["-x", "-k", "a b", f"--junitxml={junit}"])
     assert ran.log.splitlines()[-1] == repr(["-q", f"--junitxml={junit}"])
-    ran = script_runner.run(step('echo "$PYTEST_ADDOPTS"\n'), environ={"PYTEST_ADDOPTS": "-v"})
+    ran = runner.run(step('echo "$PYTEST_ADDOPTS"\n'), environ={"PYTEST_ADDOPTS": "-v"})
     assert ran.log.splitlines()[-1].startswith("-v --junitxml="), "the host's own options stay"
 
 
 # Where a step runs
 
 
-def test_the_working_directory(script_runner: ScriptRunner, tmp_path: Path) -> None:
-    below = script_runner.workspace / "below"
-    directories = {"": script_runner.workspace, str(below): below, "./below/..": script_runner.workspace}
+def test_the_working_directory(runner: ScriptRunner, tmp_path: Path) -> None:
+    below = runner.workspace / "below"
+    directories = {"": runner.workspace, str(below): below, "./below/..": runner.workspace}
     for directory, expected in {**directories, str(tmp_path): tmp_path}.items():
-        ran = script_runner.run(step("pwd\n", directory=directory))
+        ran = runner.run(step("pwd\n", directory=directory))
         assert ran.log.splitlines()[-1] == str(expected), directory
-    ran = script_runner.run(step("echo never run\n", directory="nowhere"))
+    ran = runner.run(step("echo never run\n", directory="nowhere"))
     assert ran.code == 1 and "nowhere" in ran.log and "never run" not in ran.log
 
 
-def test_another_workspace_takes_the_place_of_the_planned_one(plain: ScriptRunner, tmp_path: Path) -> None:
+def test_another_workspace_takes_the_place_of_the_planned_one(runner: ScriptRunner, tmp_path: Path) -> None:
     other = tmp_path / "other place"
     (other / "below").mkdir(parents=True)
-    show = step('pwd; cd /tmp; ls -d "$GITHUB_WORKSPACE"\n', directory=str(plain.workspace / "below"))
+    show = step('pwd; cd /tmp; ls -d "$GITHUB_WORKSPACE"\n', directory=str(runner.workspace / "below"))
     for given in (str(other), os.path.relpath(other, "/")):
-        ran = plain.run(show, environ={"GITHUB_WORKSPACE": given})
+        ran = runner.run(show, environ={"GITHUB_WORKSPACE": given})
         assert ran.log.splitlines()[-2:] == [str(other / "below"), str(other)]
 
 
-def test_a_missing_workspace_is_blocked_and_runs_nothing(script_runner: ScriptRunner) -> None:
-    ran = script_runner.run(step("echo never run\n"), environ={"GITHUB_WORKSPACE": "/no/where"})
+def test_a_missing_workspace_is_blocked_and_runs_nothing(runner: ScriptRunner) -> None:
+    ran = runner.run(step("echo never run\n"), environ={"GITHUB_WORKSPACE": "/no/where"})
     assert ran.code == 125
     assert ran.log == "ci-tasks: blocked: there is no checkout at /no/where; set GITHUB_WORKSPACE\n"
 
@@ -215,21 +210,21 @@ def test_a_missing_workspace_is_blocked_and_runs_nothing(script_runner: ScriptRu
 # What a step leaves for later ones
 
 
-def test_variables_that_a_step_leaves(script_runner: ScriptRunner) -> None:
+def test_variables_that_a_step_leaves(runner: ScriptRunner) -> None:
     commands = r"""
 { echo 'A=1 = 2'; echo 'B<<EOF'; echo; echo 'first  '; echo 'second=x'; echo; echo EOF; echo 'EMPTY='
   echo 'H=a<<b'; echo 'name=local'; echo 'MY-VAR=odd'; echo; printf 'LAST=unfinished'; } >> "$GITHUB_ENV"
 """
     show = "import os\nprint([os.environ[n] for n in 'A B EMPTY H name MY-VAR LAST'.split()])\n"
-    ran = script_runner.run(step(commands), step(show, words=PYTHON))
+    ran = runner.run(step(commands), step(show, words=PYTHON))
     assert ran.code == 0, ran.log
     expected = ["1 = 2", "\nfirst  \nsecond=x\n", "", "a<<b", "local", "odd", "unfinished"]
     assert ran.log.splitlines()[-1] == repr(expected)
 
 
 @pytest.mark.parametrize("written", ["no equals sign", "A<<EOF\nnever ended"])
-def test_what_github_refuses_in_github_env_fails_the_step(plain: ScriptRunner, written: str) -> None:
-    ran = plain.run(step(f"echo '{written}' >> \"$GITHUB_ENV\"\n"), step("echo after\n"))
+def test_what_github_refuses_in_github_env_fails_the_step(runner: ScriptRunner, written: str) -> None:
+    ran = runner.run(step(f"echo '{written}' >> \"$GITHUB_ENV\"\n"), step("echo after\n"))
     assert ran.code == 1
     assert "##[error]GITHUB_ENV: " in ran.log and "\nafter" not in ran.log
 
@@ -244,14 +239,14 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("parts", KINDS.values(), ids=KINDS)
 def test_a_docker_that_is_not_the_adapter_is_never_called_from_a_file_system_mounted_noexec(
-    plain: ScriptRunner, tmp_path: Path, parts: dict[str, Any]
+    runner: ScriptRunner, tmp_path: Path, parts: dict[str, Any]
 ) -> None:
     program(tmp_path / "elsewhere/docker", f"#!/bin/sh\ntouch {shlex.quote(str(tmp_path))}/called\n")
     mounted = tmp_path / "mounted"
     mounted.mkdir()
-    script = Script("title", "c0ffee", str(plain.workspace), {}, [step("docker run --pull=always image\n")])
-    (plain.directory / "run.sh").write_text(render(replace(script, **parts)))
-    copy = ["sh", "-c", 'cp -R "$1/." "$0" && exec bash "$0/run.sh"', str(mounted), str(plain.directory)]
+    script = Script("title", "c0ffee", str(runner.workspace), {}, [step("docker run --pull=always image\n")])
+    (runner.directory / "run.sh").write_text(render(replace(script, **parts)))
+    copy = ["sh", "-c", 'cp -R "$1/." "$0" && exec bash "$0/run.sh"', str(mounted), str(runner.directory)]
     env = {"PATH": f"{tmp_path}/elsewhere:{os.environ['PATH']}", "HOME": str(tmp_path)}
     done = support.on_a_new_tmpfs(mounted, "noexec", *copy, env=env)
     assert not (tmp_path / "called").exists(), "CI's command ran on this machine as CI wrote it"
@@ -262,25 +257,25 @@ def test_a_docker_that_is_not_the_adapter_is_never_called_from_a_file_system_mou
     assert "`workspace`" in done.stderr
 
 
-def test_outputs_of_a_step_with_an_id_and_its_summary_are_kept(script_runner: ScriptRunner) -> None:
+def test_outputs_of_a_step_with_an_id_and_its_summary_are_kept(runner: ScriptRunner) -> None:
     write = 'echo a=1 >> "$GITHUB_OUTPUT"; echo "# hi" >> "$GITHUB_STEP_SUMMARY"\n'
-    artifacts = script_runner.run(step(write, id="my-id"), step("true\n")).directory / "artifacts"
+    artifacts = runner.run(step(write, id="my-id"), step("true\n")).directory / "artifacts"
     assert [(file.name, file.read_text()) for file in (artifacts / "outputs").iterdir()] == [("my-id", "a=1\n")]
     assert (artifacts / "summary.md").read_text() == "# hi\n"
 
 
 def test_a_login_shell_keeps_the_adapter_the_venv_and_added_paths_whatever_its_profile_says(
-    script_runner: ScriptRunner, fake_python: str
+    runner: ScriptRunner, fake_python: str
 ) -> None:
     """As bash does where /etc/profile sets PATH; a shell that is none reads nothing of ours."""
-    (script_runner.directory / ".bash_profile").write_text("PATH=/opt/of-the-profile:/usr/bin:/bin\n")
-    ran = script_runner.run(
+    (runner.directory / ".bash_profile").write_text("PATH=/opt/of-the-profile:/usr/bin:/bin\n")
+    ran = runner.run(
         step('echo /added >> "$GITHUB_PATH"\n'),
         step('bash -lc \'bash -lc "echo \\$PATH"\'; unset BASH_ENV; bash -lc "echo \\$PATH"\n'),
-        venv=Venv(fake_python, f"{script_runner.directory}/tmp/venv"),
+        venv=Venv(fake_python, f"{runner.directory}/tmp/venv"),
     )
     kept, without = ran.log.splitlines()[-2:]
-    assert kept.startswith(f"{script_runner.directory}/bin:/added:{script_runner.directory}/tmp/venv/bin:")
+    assert kept.startswith(f"{runner.directory}/bin:/added:{runner.directory}/tmp/venv/bin:")
     assert kept.endswith(":/opt/of-the-profile:/usr/bin:/bin") and kept.count("/added") == 1
     assert without == "/opt/of-the-profile:/usr/bin:/bin"
 
@@ -308,34 +303,34 @@ ENDS: list[tuple[list[PlannedStep], int, list[str]]] = [
 
 @pytest.mark.parametrize(("steps", "code", "output"), ENDS)
 def test_a_steps_end_decides_what_runs_after_it_and_the_first_failure_is_the_runs(
-    plain: ScriptRunner, steps: list[PlannedStep], code: int, output: list[str]
+    runner: ScriptRunner, steps: list[PlannedStep], code: int, output: list[str]
 ) -> None:
-    ran = plain.run(*steps)
+    ran = runner.run(*steps)
     said = ("no", "always", "failure", "after")
     shown = [line for line in ran.log.splitlines() if line.startswith("##[error]") or line in said]
     assert (ran.code, shown) == (code, output), ran.log
 
 
-def test_it_runs_again_by_hand_unless_it_cannot_write(plain: ScriptRunner) -> None:
+def test_it_runs_again_by_hand_unless_it_cannot_write(runner: ScriptRunner) -> None:
     steps = step('echo A=1 >> "$GITHUB_ENV"\n'), step("echo $A\n")
     for _ in range(2):
-        ran = plain.run(*steps)
+        ran = runner.run(*steps)
         assert (ran.code, ran.log.splitlines()[-1]) == (0, "1")
-    assert (plain.directory / "tmp/later").read_text() == "# step 1\nexport A=1\n# step 2\n"
-    shutil.rmtree(plain.directory / "tmp")
-    (plain.directory / "tmp").write_text("a file in the way")
-    ran = plain.run(*steps)
+    assert (runner.directory / "tmp/later").read_text() == "# step 1\nexport A=1\n# step 2\n"
+    shutil.rmtree(runner.directory / "tmp")
+    (runner.directory / "tmp").write_text("a file in the way")
+    ran = runner.run(*steps)
     assert ran.code == 125 and "ci-tasks: blocked: cannot write in" in ran.log
 
 
 # Secrets
 
 
-def test_secrets_come_from_the_environment_and_stand_nowhere_in_the_script(script_runner: ScriptRunner) -> None:
+def test_secrets_come_from_the_environment_and_stand_nowhere_in_the_script(runner: ScriptRunner) -> None:
     value = "s3cr&t\\1 'x' \"$HOME\" `y` /é*"
     mark = secrets.mark("TOKEN")
     text = f"import os\nprint(repr(r'''{mark}'''), os.environ['JOB'], os.environ['STEP'])\n"
-    ran = script_runner.run(
+    ran = runner.run(
         step(text, words=PYTHON, env={"STEP": f"<{mark}>"}, name=f"Use {mark}"),
         env={"JOB": f"{mark}{mark}"},
         secrets=("TOKEN", "MY-TOKEN"),
@@ -343,38 +338,38 @@ def test_secrets_come_from_the_environment_and_stand_nowhere_in_the_script(scrip
     )
     assert ran.code == 0, ran.log
     assert ran.log.splitlines()[-1] == f"{value!r} {value}{value} <{value}>"
-    assert value not in (script_runner.directory / "run.sh").read_text()
+    assert value not in (runner.directory / "run.sh").read_text()
     shown, _, _ = ran.log.partition("##[endgroup]")
     assert "s3cr" not in shown and "<secret TOKEN>" in shown
-    assert (script_runner.directory / "tmp/step-1").stat().st_mode & 0o777 == 0o600
-    assert "# Secrets come from your environment: TOKEN MY-TOKEN" in (script_runner.directory / "run.sh").read_text()
+    assert (runner.directory / "tmp/step-1").stat().st_mode & 0o777 == 0o600
+    assert "# Secrets come from your environment: TOKEN MY-TOKEN" in (runner.directory / "run.sh").read_text()
 
 
 def test_a_secrets_value_is_not_looked_through_for_another_and_one_that_is_not_set_is_empty(
-    plain: ScriptRunner,
+    runner: ScriptRunner,
 ) -> None:
     a, b, unset = (secrets.mark(name) for name in ("A", "B", "UNSET"))
     names, environ = ("A", "B", "UNSET"), {"A": "${B}", "B": "b"}
-    ran = plain.run(step(f"echo '{a}' '{b}' '<{unset}>' \"<$C>\"\n"), env={"C": unset}, secrets=names, environ=environ)
+    ran = runner.run(step(f"echo '{a}' '{b}' '<{unset}>' \"<$C>\"\n"), env={"C": unset}, secrets=names, environ=environ)
     assert ran.log.splitlines()[-1] == "${B} b <> <>"
 
 
 # Environments
 
 
-def test_a_python_that_cannot_make_a_venv_is_blocked(plain: ScriptRunner) -> None:
+def test_a_python_that_cannot_make_a_venv_is_blocked(runner: ScriptRunner) -> None:
     for layered in (False, True):
-        ran = plain.run(step("echo never run\n"), venv=Venv("/no/python $HOME", f"{plain.directory}/v", layered))
+        ran = runner.run(step("echo never run\n"), venv=Venv("/no/python $HOME", f"{runner.directory}/v", layered))
         assert ran.code == 125
         assert ran.log.splitlines()[-1] == "ci-tasks: blocked: /no/python $HOME cannot make a venv"
 
 
-def test_a_simulated_hosts_venv_sees_the_pythons_packages_and_has_its_own_pip(plain: ScriptRunner) -> None:
+def test_a_simulated_hosts_venv_sees_the_pythons_packages_and_has_its_own_pip(runner: ScriptRunner) -> None:
     """The one venv that is made for real."""
     venv = Venv(os.path.realpath(sys.executable), layered=True)
-    ran = plain.run(step("which python pip\npip --version\npython -c 'import pip'\n"), venv=venv)
+    ran = runner.run(step("which python pip\npip --version\npython -c 'import pip'\n"), venv=venv)
     assert ran.code == 0, ran.log
-    home = f"{plain.directory}/tmp/venv/bin"
+    home = f"{runner.directory}/tmp/venv/bin"
     assert ran.log.splitlines()[5:7] == [f"{home}/python", f"{home}/pip"]
 
 
@@ -398,36 +393,36 @@ def install_steps(runner: ScriptRunner, python: str, *steps: PlannedStep) -> Pat
 
 
 def test_the_first_row_runs_the_install_steps_and_all_take_over_what_they_left(
-    script_runner: ScriptRunner, fake_python: str
+    runner: ScriptRunner, fake_python: str
 ) -> None:
     install = (
         'echo installing; echo /from/setup >> "$GITHUB_PATH"\n'
         "printf 'LEFT<<E\\na b\\nc\\nE\\nodd-name=o d d\\n' >> \"$GITHUB_ENV\"\n"
     )
-    setup = install_steps(script_runner, fake_python, step(install, id="inst"))
+    setup = install_steps(runner, fake_python, step(install, id="inst"))
     show = step("import os; print([os.environ[n] for n in ('LEFT', 'odd-name', 'VIRTUAL_ENV', 'PATH')])\n")
-    venv = f"{script_runner.directory}/tmp/venv"
-    path = f"{script_runner.directory}/bin:/from/setup:{venv}/bin:{os.environ['PATH']}"
+    venv = f"{runner.directory}/tmp/venv"
+    path = f"{runner.directory}/bin:/from/setup:{venv}/bin:{os.environ['PATH']}"
     for installs in (True, False):
-        ran = script_runner.run(replace(show, words=PYTHON), setup=str(setup))
+        ran = runner.run(replace(show, words=PYTHON), setup=str(setup))
         assert ran.code == 0, ran.log
         assert ran.log.splitlines()[-1] == repr(["a b\nc", "o d d", venv, path])
         assert ("\ninstalling\n" in ran.log) is installs
 
 
 def test_install_steps_that_fail_block_the_row_and_are_not_taken_for_done(
-    plain: ScriptRunner, fake_python: str
+    runner: ScriptRunner, fake_python: str
 ) -> None:
-    setup = install_steps(plain, fake_python, step("exit 7\n"))
-    ran = plain.run(step("echo row\n"), setup=str(setup))
+    setup = install_steps(runner, fake_python, step("exit 7\n"))
+    ran = runner.run(step("echo row\n"), setup=str(setup))
     assert ran.code == 125
     assert ran.log.splitlines()[-1] == f"ci-tasks: blocked: the install steps failed; see {setup}/log"
     assert not (setup / "ready").exists()
 
 
-def test_the_install_steps_know_the_commit_of_the_checkout(plain: ScriptRunner, fake_python: str) -> None:
-    head = git(repository(plain.workspace), "rev-parse", "HEAD")
-    ran = plain.run(step("echo $GITHUB_SHA\n"), is_setup=True, venv=Venv(fake_python, f"{plain.directory}/venv"))
+def test_the_install_steps_know_the_commit_of_the_checkout(runner: ScriptRunner, fake_python: str) -> None:
+    head = git(repository(runner.workspace), "rev-parse", "HEAD")
+    ran = runner.run(step("echo $GITHUB_SHA\n"), is_setup=True, venv=Venv(fake_python, f"{runner.directory}/venv"))
     assert ran.log.splitlines()[-1] == head
 
 
@@ -435,32 +430,32 @@ def test_the_install_steps_know_the_commit_of_the_checkout(plain: ScriptRunner, 
 
 
 @pytest.fixture
-def docker(plain: ScriptRunner) -> Path:
+def docker(runner: ScriptRunner) -> Path:
     """A `docker` that notes its words and then runs the inner command; it refuses anything but `run`."""
     program(
-        plain.directory / "bin/docker",
+        runner.directory / "bin/docker",
         "#!/usr/bin/env python3\n"
         "import json, os, sys\n"
-        f"json.dump(sys.argv[1:], open({str(plain.directory / 'argv.json')!r}, 'w'))\n"
+        f"json.dump(sys.argv[1:], open({str(runner.directory / 'argv.json')!r}, 'w'))\n"
         "words = sys.argv[1:]\n"
         "assert words[0] == 'run', words\n"
         "at = words.index('--entrypoint')\n"
         "os.execvp(words[at + 1], [words[at + 1], *words[at + 3:]])\n",
     )
-    return plain.directory / "argv.json"
+    return runner.directory / "argv.json"
 
 
-def test_a_jobs_container_runs_the_same_script_inside(plain: ScriptRunner, docker: Path) -> None:
+def test_a_jobs_container_runs_the_same_script_inside(runner: ScriptRunner, docker: Path) -> None:
     token = secrets.mark("TOKEN")
     options = ["--gpus", "all", "-e", "A=b c", "-v", "/data dir:/data", "-e", f"T={token}"]
     text = 'echo inside $CI_TASKS_INSIDE "$PYTEST_ADDOPTS"; pwd; echo $PATH\n'
-    ran = plain.run(
+    ran = runner.run(
         step(text), container=[*options, "image:tag"], env={"JOB": "x"}, secrets=("TOKEN",),
         environ={"TOKEN": "s3cret value"},
     )  # fmt: skip
     assert ran.code == 0, ran.log
     argv = json.loads(docker.read_text())
-    work, run = str(plain.workspace), str(plain.directory)
+    work, run = str(runner.workspace), str(runner.directory)
     assert argv[:10] == ["run", "--rm", "--gpus", "all", "-e", "A=b c", "-v", "/data dir:/data", "-e", "T=s3cret value"]
     assert argv[10:] == [
         *("-v", f"{work}:{work}", "-v", f"{run}:{run}", "-w", work, "-e", "CI_TASKS_INSIDE"),
@@ -470,7 +465,7 @@ def test_a_jobs_container_runs_the_same_script_inside(plain: ScriptRunner, docke
     junit = f"{run}/artifacts/junit.xml".replace("'", "'\\''")
     assert f"inside 1 --junitxml='{junit}'\n{work}\n" in ran.log
     assert ran.log.count(f"{run}/bin:") == 1, "once from outside: a real container has a PATH of its own"
-    assert plain.run(step("exit 6\n"), container=["image"]).code == 6
+    assert runner.run(step("exit 6\n"), container=["image"]).code == 6
 
 
 # The text itself

@@ -115,20 +115,12 @@ def test_checkout_and_setup_python_have_equivalents() -> None:
         ("# room\nsudo apt-get clean\n\nsudo rm -rf /opt/az || true\npip cache purge || true", 1),
         ('sudo mv /var/lib/docker/ "${GITHUB_WORKSPACE}/docker"', 1),
         ('sudo sh -c "mv ${GITHUB_WORKSPACE}/docker/* /var/lib/docker"', 1),
-        ("sudo rm -rf /opt/az\nmake test", "takes /opt/az from the machine, which would be this one"),
         ("sudo apt-get install -y /tmp/x.deb", 2),
         ("rm -rf /tmp/cache", 2),
     ],
 )
-def test_a_step_that_frees_room_on_cis_machine_is_left_out_and_one_that_does_more_is_refused(
-    script: str, planned_steps: int | str
-) -> None:
-    steps = f"- name: Room\n  run: |\n    {script.replace(chr(10), chr(10) + '    ')}\n- run: x\n"
-    if isinstance(planned_steps, str):
-        with pytest.raises(WorkflowError, match=planned_steps) as caught:
-            plan(steps)
-        assert "overrides: [{job: j, step: 'Room', skip: true}]" in caught.value.hint
-        return
+def test_a_step_that_frees_room_on_cis_machine_is_left_out(script: str, planned_steps: int) -> None:
+    steps = f"- run: |\n    {script.replace(chr(10), chr(10) + '    ')}\n- run: x\n"
     planned = plan(steps)
     assert (len(planned.steps), len(planned.deviations)) == (planned_steps, 2 - planned_steps)
     assert all(deviation.why == "frees room on CI's machine" for deviation in planned.deviations)
@@ -258,6 +250,11 @@ def test_what_an_earlier_step_decides_is_refused_wherever_it_stands(part: str, r
         ("- {parallel: [{run: x}]}\n", "", "`parallel` is not supported"),
         ("- run: x\n", "services: {db: {image: x}}\n", "`services`: service containers are not supported"),
         ("- uses: actions/checkout@v4\n", "", "has no step to run"),
+        (
+            "- run: |\n    sudo rm -rf /opt/az\n    make\n",
+            "",
+            "takes /opt/az from the machine, which would be this one",
+        ),
         ("- run: x\n  id: ../up\n", "", "the id '../up' is no identifier"),
         ('- run: "echo \\0"\n', "", "a NUL byte, which no script and no variable can hold"),
         ('- run: x\n  env: {A: "\\0"}\n', "", "a NUL byte"),
