@@ -112,10 +112,10 @@ def positional(help: str, **more: Any) -> Option:
 _COMPLETION = "ci_tasks.cli.command_line"
 
 # The checkout and its workflow.
-REPO = text("the checkout (else CI_TASKS_REPO, the current directory, ../slime, the embedded sample)", "DIR")
+REPO = text("the checkout (default: CI_TASKS_REPO, the current directory, ../slime, the embedded sample)", "DIR")
 REV = text("read the checkout at this revision instead of its working tree", "REV")
-WORKFLOW = text("the workflow file (else the project's, such as .github/workflows/pr-test.yml)", "FILE")
-BASE = text("the revision that changed tests are compared with (else origin/main)", "REV", nox=True)
+WORKFLOW = text("the workflow file (default: the project's, such as .github/workflows/pr-test.yml)", "FILE")
+BASE = text("find changed tests by comparing with this revision (default: origin/main)", "REV", nox=True)
 LABEL = positional(
     "a label of the workflow, its PR label or its job name; `ci-tasks jobs` lists them",
     complete=f"{_COMPLETION}:labels",
@@ -123,13 +123,13 @@ LABEL = positional(
 )
 _ONLY = "only rows whose names contain this text; several with commas"
 ONLY = text(_ONLY, commas=True, complete=f"{_COMPLETION}:rows")
-RUN_NEEDS = switch("run the jobs of the workflow here whose outputs decide the rows")
+RUN_NEEDS = switch("run the jobs here whose outputs decide the rows")
 
 # Where and how rows run.
 _HOSTS = f"{_COMPLETION}:hosts"
 HOST = text("a host of hosts.yaml", "HOST", commas=True, complete=_HOSTS, hint="`ci-tasks hosts` lists them", nox=True)
 IMAGE = text("run in this container image instead of CI's", "IMAGE", nox=True)
-KEEP = switch("keep the container and the workspace of a row that fails, for `shell` and `retry`", nox=True)
+KEEP = switch("keep the container and workspace of a failed row, for `shell` and `retry`", nox=True)
 DETACH = switch("start the rows and return at once; `attach` fetches the results", nox=True)
 REPEAT = number("number of repetitions", "repetitions", hint="for example --repeat 20", nox=True)
 
@@ -140,14 +140,14 @@ RUN = positional(
     hint="`ci-tasks runs` lists them, and `last` is the newest",
 )
 ONE_RUN = replace(RUN, help="a run's id, a prefix of it, or `last`")
-JSON = switch("print JSON, and what is for people on standard error")
-_BRIEF = "print less than 2,000 tokens for an assistant, with the log's text marked as quoted data"
+JSON = switch("print JSON; messages go to standard error")
+_BRIEF = "print fewer than 2,000 tokens for an assistant, with log text marked as quoted data"
 BRIEF = switch(_BRIEF, excludes=("json",))
-EVENTS = text("write what happens as JSON lines to this file, or - for standard output", "FILE")
+EVENTS = text("write events as JSON lines to this file, or - for standard output", "FILE")
 
 # A job that failed in CI.
-FAILED_LOG = text("a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log`)", "FILE")
-FAILED_JOB = text("which job, where the log holds several", "JOB")
+FAILED_LOG = text("a saved job log, the zip of a run, or - for standard input (`gh run view RUN --log`)", "FILE")
+FAILED_JOB = text("the job, if the log holds several", "JOB")
 _FAILED_URL = "a failed job, run or pull request on GitHub; GH_TOKEN or `gh auth login` gives access"
 FAILED_URL = text(_FAILED_URL, "URL", excludes=("log", "job"))
 

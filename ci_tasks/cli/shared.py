@@ -31,14 +31,14 @@ _OVERLAY = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*=.*\S.*", re.DOTALL)
 _IMPORTED = "NAME is a package as it is imported or installed, for example --with sglang=~/sglang"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+=.*\S.*", re.DOTALL)
 _OF_NVIDIA = "for example --workflow-dir NVIDIA-NeMo/FW-CI-templates=~/FW-CI-templates"
-_WORKFLOW_DIR = "a checkout of another repository, for the workflows of it that a job calls"
-_OUTPUTS_FROM = "the outputs of other jobs that the log of a job in CI shows, or of a failed job at this URL"
-_EVENT = "GitHub's payload of the pull_request event, or a part of it, as JSON"
-_GPUS = "number of GPUs of rows for which the workflow says none"
+_WORKFLOW_DIR = "a checkout of another repository whose workflows a job calls"
+_OUTPUTS_FROM = "take outputs of other jobs from a CI job's log, or from a failed job at this URL"
+_EVENT = "a JSON file with GitHub's payload of the pull_request event, or part of it"
+_GPUS = "number of GPUs per row, if the workflow does not say it"
 _NO_GPUS = "for example --gpus 8, or --gpus 0 for none"
-_NO_PROBE = "put no probe into the run's Python interpreters: no evidence from inside the job"
-_WITH = "lay this working tree, dirty as it is, over the installed package NAME (sglang, megatron-core, …)"
-_GIVE_UP = "minutes that rows wait for a host that is not ready or not reachable"
+_NO_PROBE = "do not load the probe into Python processes: no evidence from inside the job"
+_WITH = "use this working tree, uncommitted changes included, for the package NAME (sglang, megatron-core, …)"
+_GIVE_UP = "minutes that rows wait for a host that is unreachable or not ready"
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class OverlayOptions(GivenOptions):
 
     gpus: int | None = number(_GPUS, "GPUs", minimum=0, hint=_NO_GPUS, nox=True).field()
     no_probe: bool = switch(_NO_PROBE, nox=True).field()
-    no_persist: bool = switch("make a connection of its own, and keep none for the next command", nox=True).field()
+    no_persist: bool = switch("open a new connection, and close it at the end", nox=True).field()
     with_: tuple[str, ...] = repeatable(_WITH, "NAME=DIR", excludes=("no_probe",), nox=True).field()
 
 

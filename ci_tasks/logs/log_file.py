@@ -30,7 +30,7 @@ _HARMLESS_BYTES = 1 << 28  # may come out of any archive, however small it is
 MOST_JOBS = 10
 _HEAD_BYTES, _CHUNK_BYTES = 1 << 13, 1 << 18
 _LOG_HINT = (
-    "give a saved job log, the zip of a run, or - for what is piped in (`gh run view RUN --log`); "
+    "give a saved job log, the zip of a run, or - for standard input (`gh run view RUN --log`); "
     "`ci-tasks report RUN` says why a run of yours failed"
 )
 _URL_HINT = "`gh run view RUN --log > FILE` saves the log; `ci-tasks reproduce --url URL` reads it by itself"

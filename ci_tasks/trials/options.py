@@ -10,14 +10,12 @@ from ci_tasks.cli.shared import RowOptions
 
 _ON_MY_TREE = "run the working tree instead of CI's commit, to show that it is fixed"
 _BASE = "the revision to compare with (default: merge base with origin/main, or main)"
-_CI = "first say how often each row failed in the last 20 runs of CI, and whether as it last failed here"
-_MAX_RUNS = "give up after so many new runs of a row, of both sides together"
-_ROW = "the row's name, or a part that no other row has"
-_AXIS = "what to search: commit, or with one commit of the checkout: image, submodule:PATH, or overlay:NAME of --with"
-_IMAGES = (
-    "with --axis image: images from good to bad, with commas, or a file with one in each line; name them by digest"
-)
-_SIGNATURE = "the failure to look for, as `triage` names it (default: the one seen most at --bad)"
+_CI = "first show how often each row failed in CI's last 20 runs, and whether with its last failure here"
+_MAX_RUNS = "give up after N new runs of a row, both sides together"
+_ROW = "the row's name, or a part of it that matches no other row"
+_AXIS = "what to search: commit; or, at one commit: image, submodule:PATH, or overlay:NAME (of --with)"
+_IMAGES = "with --axis image: images from good to bad, with commas, or a file with one per line; name them by digest"
+_SIGNATURE = "the failure to look for, as `triage` names it (default: the most frequent one at --bad)"
 BISECT_EXAMPLE = "`ci-tasks bisect LABEL --only ROW --good REV [--bad REV]`; `ci-tasks jobs` lists the rows"
 
 
@@ -38,7 +36,7 @@ class JournalOptions(TrialOptions):
     """What those take that go on with an earlier command."""
 
     label: str = flags.LABEL.field()
-    fresh: bool = flags.switch("start again, without the results so far").field()
+    fresh: bool = flags.switch("start over, without the results so far").field()
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,12 @@ class ReproduceOptions(TrialOptions):
     url: str | None = flags.FAILED_URL.field()
     job: str | None = flags.FAILED_JOB.field()
     on_my_tree: bool = flags.switch(_ON_MY_TREE, excludes=("rev",)).field()
-    repeat: int | None = flags.REPEAT.field(help=f"{flags.REPEAT.help}; one equal failure is enough")
+    repeat: int | None = flags.REPEAT.field(help=f"{flags.REPEAT.help}; one equal failure suffices")
     label: str | None = flags.text(
-        "the label, if the log does not say it", "LABEL", complete=flags.LABEL.complete
+        "the label, if the log does not show it", "LABEL", complete=flags.LABEL.complete
     ).field()
-    only: str | None = flags.ONLY.field(help="the row, if the log does not say it")
-    rev: str | None = flags.REV.field(help="the commit, if the log does not say it or another one is meant")
+    only: str | None = flags.ONLY.field(help="the row, if the log does not show it")
+    rev: str | None = flags.REV.field(help="the commit to run (default: the log's)")
     keep: bool = flags.KEEP.field()
 
 
@@ -69,8 +67,8 @@ class BisectOptions(JournalOptions):
     only: str = flags.ONLY.field(help=_ROW, metavar="ROW", commas=False, required=True, hint=BISECT_EXAMPLE)
     axis: str = flags.text(_AXIS, "AXIS", default="commit").field()
     good: str | None = flags.text("a revision where the row passes", "REV").field()
-    bad: str | None = flags.text("one where it fails, always or now and then (default: HEAD)", "REV").field()
+    bad: str | None = flags.text("a revision where it fails, always or sometimes (default: HEAD)", "REV").field()
     images: str | None = flags.text(_IMAGES, "LIST", excludes=("image", "good", "bad")).field()
-    rev: str | None = flags.REV.field(help="with another axis than commit: the commit that runs (default: HEAD)")
+    rev: str | None = flags.REV.field(help="the commit to run, if --axis is not commit (default: HEAD)")
     signature: str | None = flags.text(_SIGNATURE, "TEXT").field()
     first_parent: bool = flags.switch("treat a merge as one commit").field()

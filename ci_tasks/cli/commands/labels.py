@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
 
-_CHANGED = "which labels of all workflows a pull request with your changes would start, and why not the others"
+_CHANGED = "list which labels of all workflows a pull request with your changes would start, and why the others not"
 _DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's runners have cores
 _HOSTS = "a host or a pool of hosts.yaml; several with commas"
-_JOBS = "number of rows at once on a host (else one a core, or as many as the GPUs allow)"
-_REPEAT = "number of repetitions of each row on one tree, to see whether it is flaky"
+_JOBS = "number of rows at once on a host (default: one per core, or as many as the GPUs allow)"
+_REPEAT = "number of repetitions of each row on one tree, to find flaky rows"
 _UNTIL_FAIL = "repeat until a row fails, at most 100 or --repeat times"
 _LAST_FAILED = "only the rows that did not pass in the last run of the label"
 _RETRY_FAILED = "run a failed row once more; both attempts are reported"
@@ -43,8 +43,8 @@ def jobs(options: JobsOptions) -> int:
     ci-tasks jobs --rev v0.2.2        at another revision
     ci-tasks jobs --changed           what a pull request with your changes would start
 
-    Nothing of the checkout is executed. Where the outputs of another job decide the rows, they are not listed;
-    --run-needs runs that job's steps here.
+    Executes nothing of the checkout. If the outputs of another job decide the rows, they are not listed: --run-needs
+    runs that job's steps here.
     """
     from ci_tasks.report import jobs as tables
     from ci_tasks.run.find_rows import list_jobs, why_no_rows
@@ -91,7 +91,7 @@ def plan(options: PlanOptions) -> int:
     ci-tasks plan ckpt --with sglang=~/sglang --out /tmp/plan
     bash /tmp/plan/01/run.sh
 
-    Nothing of the checkout is executed, unless --run-needs runs the job whose outputs decide the rows.
+    Executes nothing of the checkout, unless --run-needs runs the job whose outputs decide the rows.
     """
     from pathlib import Path
 
@@ -150,7 +150,7 @@ def run(options: RunOptions) -> int:
     ci-tasks run cpu-unittest --only metrics,rewards --jobs 4
     ci-tasks run cpu-unittest --last-failed
     ci-tasks run cpu-unittest --only metrics --repeat 20
-    ci-tasks run changed                                   tests that you added or modified, as far as they run here
+    ci-tasks run changed                                   tests that you added or modified, if they can run here
     """
     return run_label(options)
 
@@ -160,7 +160,7 @@ def remote(options: RemoteOptions) -> int:
     ci-tasks remote --host sim ckpt
     ci-tasks remote --host h100a megatron --only ppo
     ci-tasks remote --host h100a,h100b image               on whichever has free GPUs
-    ci-tasks remote --host h100a,h100b image --resume      after the laptop was closed
+    ci-tasks remote --host h100a,h100b image --resume      continue after a closed laptop
     ci-tasks remote --host h100a image --detach
     ci-tasks remote --host h100a changed                   CPU tests here, the others there
     ci-tasks remote --host h100a ckpt --only async --until-fail --keep

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ci_tasks.config import Config
     from ci_tasks.run.hosts_files import ListedHost
 
-_STATUS = "only these statuses, with commas: passed, failed, vacuous, blocked, … (else all but planned)"
+_STATUS = "only these statuses: passed, failed, vacuous, …; several with commas (default: all but planned)"
 _STATUSES = "ci_tasks.cli.command_line:statuses"
-_TRUST = "let the overrides of the checkout's own hosts.yaml count, as long as it does not change"
-_DAYS = "remove runs older than this: on other hosts those of other people (else 14), here all"
+_TRUST = "apply the overrides of the checkout's own hosts.yaml, until that file changes"
+_DAYS = "remove runs older than this: here all, on other hosts only other people's (default there: 14)"
 _ALL = "also remove what --keep kept, runs whose results are not fetched, and packages that runs share"
 _FLAKES = "count statuses and times of each row on each host, over all matching runs"
 
@@ -31,11 +31,11 @@ class RunsOptions:
     label: str | None = text("only runs of this label", "LABEL", complete=flags.LABEL.complete).field()
     row: str | None = flags.ONLY.field(complete="")
     status: str | None = text(_STATUS, "STATUS", commas=True, complete=_STATUSES).field()
-    host: str | None = flags.HOST.field(help="only runs on these hosts, with commas", hint="", nox=False)
+    host: str | None = flags.HOST.field(help="only runs on these hosts; several with commas", hint="", nox=False)
     commit: str | None = text("only runs of the commit with this prefix", "HASH").field()
     since: str | None = text("a date, a time, or how long ago: 2026-11-01, 2026-11-01T18:30, 12h, 3d", "WHEN").field()
     until: str | None = text("the same; a date includes that whole day", "WHEN").field()
-    limit: int | None = number("number of runs to list, newest first (else 20)", "runs").field()
+    limit: int | None = number("number of runs to list, newest first (default: 20)", "runs").field()
     flakes: bool = switch(_FLAKES, excludes=("limit",)).field()
     json: bool = flags.JSON.field()
 
@@ -149,7 +149,7 @@ def shell(options: ShellOptions) -> int:
 @dataclass(frozen=True)
 class RetryOptions:
     run: str = flags.ONE_RUN.field()
-    keep: bool = switch("keep the container and the workspace also when it passes").field()
+    keep: bool = switch("keep the container and workspace even if it passes").field()
     json: bool = flags.JSON.field()
     events: str | None = flags.EVENTS.field()
 
@@ -170,7 +170,7 @@ class ReportOptions:
     html: str | None = text("write one self-contained HTML page", "FILE").field()
     markdown: bool = switch("print markdown, for GitHub's job summary").field()
     junit: str | None = text("write the rows as JUnit XML", "FILE").field()
-    deviations: bool = switch("list all differences from CI, also the ones of the label's last run").field()
+    deviations: bool = switch("list all differences from CI, including those known from the label's last run").field()
     json: bool = flags.JSON.field(excludes=("markdown",))
     brief: bool = flags.BRIEF.field()
 
@@ -183,7 +183,7 @@ def report(options: ReportOptions) -> int:
     ci-tasks report RUN,RUN --junit report.xml
     ci-tasks report last --brief                            for an assistant
 
-    Exit code 0 whatever the runs did; `attach` ends with their exit code.
+    Exit code 0, even if a run failed; `attach` ends with the exit code of the runs.
     """
     from ci_tasks.run.report_runs import report
 
@@ -200,9 +200,9 @@ class TriageOptions:
     log: str | None = flags.positional(flags.FAILED_LOG.help, required=False).field()
     url: str | None = flags.FAILED_URL.field()
     job: str | None = flags.FAILED_JOB.field()
-    exit_code: int | None = number("the job's exit code, where the log does not say it", "", minimum=0).field()
+    exit_code: int | None = number("the job's exit code, if the log does not show it", "", minimum=0).field()
     passed: tuple[str, ...] = flags.repeatable(
-        "a log of a run of this job that passed: its lines are normal", "FILE"
+        "the log of a passed run of this job: its lines count as normal", "FILE"
     ).field()
     json: bool = flags.JSON.field()
     brief: bool = flags.BRIEF.field()

@@ -30,10 +30,10 @@ _STARTS_TESTS = re.compile(r"\b(?:pytest|unittest|torchrun)\b.*\btests?\b|\bpyth
 
 @dataclass(frozen=True)
 class CoverageOptions(CheckoutOptions):
-    json: bool = switch("JSON instead of markdown").field()
-    markdown: bool = switch("markdown, to paste into an issue, which is the default").field()
-    diff: str | None = text("what this checkout covers more or less than at this revision", "REV").field()
-    record: bool = switch("execute the tests under stubs, in a sandbox, which shows more than their source").field()
+    json: bool = switch("print JSON instead of markdown").field()
+    markdown: bool = switch("markdown, to paste into an issue (the default)").field()
+    diff: str | None = text("show what this checkout covers more or less than this revision", "REV").field()
+    record: bool = switch("execute the tests with stubs in a sandbox; shows more than their source").field()
 
 
 def coverage(options: CoverageOptions) -> int:
@@ -43,8 +43,8 @@ def coverage(options: CoverageOptions) -> int:
     ci-tasks coverage --rev v0.2.2 --json
     ci-tasks coverage --record                     also what only a run of the tests shows
 
-    The tests are only read. With --record they are executed, with imports and programs replaced by stubs, in a sandbox
-    without network.
+    Reads the tests. With --record it also executes them, with stubs for imports and programs, in a sandbox without
+    network.
     """
     say = partial(print, file=sys.stderr, flush=True)
     source = open_source(options.repo, options.rev, options.workflow)

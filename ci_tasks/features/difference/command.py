@@ -10,11 +10,11 @@ from ci_tasks.cli.shared import print_result
 from ci_tasks.errors import UsageError, counted
 from ci_tasks.resources import user_path
 
-_OTHER = "the run that is asked about, if RUN is the earlier one (default: RUN, with its row's last that passed)"
-_EXACT = "whether metrics and checkpoint hashes in both logs are equal, bit for bit; exit code 1 if not"
-_GOLDEN = "compare RUN with golden values in Megatron-LM's form; exit code 1 if a value differs or is missing"
-_WRITE = "write the metrics of RUN, which passed, as golden values"
-_FAR = "with --golden: how far a value may be from the file's, relative to it"
+_OTHER = "the later run (default: compare RUN with the last passed run of its row)"
+_EXACT = "check that metrics and checkpoint hashes in both logs are equal, bit for bit; exit code 1 if not"
+_GOLDEN = "compare RUN with golden values in Megatron-LM's format; exit code 1 if a value differs or is missing"
+_WRITE = "write the metrics of a passed RUN as golden values"
+_FAR = "with --golden: largest relative difference from the file's value"
 _ONE_PERCENT = "for example --tolerance 0.01, which is 1 %"
 _TOLERANCE = Option(_FAR, float, 0.05, "SHARE", "parts of the file's value", needs="golden", hint=_ONE_PERCENT)
 
@@ -38,7 +38,7 @@ def diff(options: DiffOptions) -> int:
     ci-tasks diff RUN --write-golden golden.json
     ci-tasks diff last --golden golden.json --tolerance 0.01
 
-    Exit code 0 whatever differs; with --exact and --golden 1 unless all of it is shown to be equal.
+    Exit code 0, even if runs differ; with --exact or --golden, 1 unless all values are shown to be equal.
     """
     from ci_tasks.features.difference import values
     from ci_tasks.features.difference.compare import RunDifference, compare_runs, last_passed, one_side, text

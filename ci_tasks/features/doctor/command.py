@@ -30,7 +30,7 @@ QUERY_TIMEOUT = 20.0  # seconds for each request; a cold driver takes several
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    host: str | None = HOST.field(help="a host of hosts.yaml (else all of them)", commas=False)
+    host: str | None = HOST.field(help="a host of hosts.yaml (default: all)", commas=False)
     repo: str | None = REPO.field(help=f"{REPO.help}; its images are checked")
     workflow: str | None = WORKFLOW.field()
     json: bool = JSON.field()

@@ -39,7 +39,7 @@ class HangOptions:
 
 def hang(options: HangOptions) -> int:
     """
-    ci-tasks hang last                    which rank is where, and whom the others wait for
+    ci-tasks hang last                    where each rank is, and which rank the others wait for
     ci-tasks hang last --brief            for an assistant
     ci-tasks hang last --json
     """

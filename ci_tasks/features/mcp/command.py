@@ -12,8 +12,8 @@ from ci_tasks.resources import user_path
 class McpOptions:
     repo: str | None = REPO.field(help=f"{REPO.help}; the only one that the assistant reaches")
     host: str = HOST.field(help="hosts of hosts.yaml that the assistant may name, with commas", default="local")
-    logs: tuple[str, ...] = repeatable("a directory with logs that it may read", "DIR").field()
-    allow_run: bool = switch("offer the tools that run tests too: run, wait, reproduce").field()
+    logs: tuple[str, ...] = repeatable("a directory with logs that the assistant may read", "DIR").field()
+    allow_run: bool = switch("also offer the tools that run tests: run, wait, reproduce").field()
 
 
 def mcp(options: McpOptions) -> int:
@@ -21,7 +21,7 @@ def mcp(options: McpOptions) -> int:
     ci-tasks mcp --repo ~/slime                        read-only: jobs, plan, runs, triage, report
     ci-tasks mcp --repo ~/slime --allow-run --host sim
 
-    An assistant starts it and speaks to it on standard input and output. It needs the extra `mcp`: in
+    An assistant starts this server and talks to it on standard input and output. It needs the extra `mcp`: in
     a clone of ci-tasks, `pip install -e '.[mcp]'`.
     """
     from ci_tasks.results import store

@@ -53,7 +53,7 @@ class PrefetchOptions(GivenOptions, CheckoutOptions):
     host: str = HOST.field(default="local", commas=False)
     only: str | None = ONLY.field()
     dry_run: bool = switch("list present and missing files, and download nothing").field()
-    record: bool = switch("execute the tests under stubs, in a sandbox, which finds more than their source").field()
+    record: bool = switch("execute the tests with stubs in a sandbox; finds more than their source").field()
     json: bool = JSON.field()
     base: str | None = BASE.field()
 
@@ -64,13 +64,13 @@ def prefetch(options: PrefetchOptions) -> int:
     ci-tasks prefetch megatron --host h100a              downloads it; after ^C the same command continues
     ci-tasks prefetch ckpt --only async --json
 
-    To find what they download, the tests are only read. With --record they are executed, with imports and programs
-    replaced by stubs, in a sandbox without network.
+    Reads the tests to find what they download. With --record it also executes them, with stubs for imports and
+    programs, in a sandbox without network.
 
-    It runs `hf download` in the image of the rows; a host without containers needs `hf` on its PATH.
+    Runs `hf download` in the image of the rows; a host without containers needs `hf` on its PATH.
 
-    Exit code 0 if nothing keeps a run from its files. 125 if a repository is gated or cannot be found, the hub does
-    not answer, or the disk is too small: a run would be blocked.
+    Exit code 0 if a run can have its files, 125 if not: a repository is gated or not found, the hub does not answer, or
+    the disk is too small.
     """
     config, source = open_checkout(options)
     say = partial(print, file=sys.stderr, flush=True)

@@ -45,7 +45,7 @@ _COSTS = {"cuda": "6 to 9 GB and 10 to 30", "cpu": "1 to 2 GB and 3 to 10", "": 
 class SetupOptions:
     repo: str | None = REPO.field()
     workflow: str | None = WORKFLOW.field()
-    label: str | None = text("the label to try (else the one with the most rows that need no GPU)", "LABEL").field()
+    label: str | None = text("the label to try (default: the label with the most rows without GPUs)", "LABEL").field()
     rows: int = number("number of rows to run", "rows", default=5).field()
     index: str | None = text("a package index to use instead of CI's, such as a mirror", "URL").field()
     yes: bool = switch("install, and write to ~/.config/ci-tasks/hosts.yaml, without asking").field()
@@ -57,8 +57,8 @@ def setup(options: SetupOptions) -> int:
     ci-tasks setup --repo ~/slime
     ci-tasks setup --repo ~/slime --index https://mirror.example.com/simple --yes
 
-    Finds the Python that CI names, asks, runs CI's install steps and five rows, and writes the overrides that they
-    needed. Exit code 0 if the rows passed, 1 if one failed, 125 if they are blocked.
+    Finds the Python that CI names, asks, runs CI's install steps and five rows, and writes the necessary overrides.
+    Exit code 0 if the rows passed, 1 if one failed, 125 if they are blocked.
     """
     with people_read_stderr(options.json):
         result = set_up(options)

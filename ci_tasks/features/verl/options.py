@@ -10,11 +10,11 @@ from ci_tasks.features.verl.levels.levels import WRAPPER
 
 _LEVEL = "0 smoke, 1 save/resume, 2 parallelism, 3 FSDP, 4 a feature, 5 learning signal"
 _HOST = "a host or a pool of hosts.yaml; several with commas: the first with free GPUs"
-_TIMEOUT = "minutes after which the run is ended (else timeout_minutes of the host, else 90 to 720 by the level)"
+_TIMEOUT = "end the run after this many minutes (default: timeout_minutes of the host, or 90 to 720 by level)"
 _DUMMY = "a minimal config.json on the host instead of a checkpoint (a limitation), with the tokenizer of --model-path"
-_BASE = "train this Bridge too, a revision of --bridge or another checkout, and compare both"
+_BASE = "also train this revision of --bridge, or this other checkout, and compare both"
 _CHECKS = "cite focused Bridge checks that ran elsewhere: pytest's last line, or a log that ends with it"
-_VARIANT = "of level 2: dense, expert, or both with a comma"
+_VARIANT = "level 2: dense, expert, or both with a comma"
 _NOT_SHOWN = ("plan", "json", "events", "keep", "detach")
 
 
@@ -24,38 +24,36 @@ class VerlOptions:
     bridge: str = flags.text("the Megatron-Bridge checkout", "DIR", environment="BRIDGE_REPO").field(default="")
     verl: str = flags.text("the verl checkout", "DIR", environment="VERL_REPO").field(default="")
     host: str = flags.HOST.field(help=_HOST, default="local")
-    image: str | None = flags.text("verlai/verl:TAG (else VERL_IMAGE)", "IMAGE", environment="VERL_IMAGE").field()
-    gpus: int = flags.number("number of GPUs that the run takes", "GPUs", default=8).field()
+    image: str | None = flags.text("verlai/verl:TAG (default: VERL_IMAGE)", "IMAGE", environment="VERL_IMAGE").field()
+    gpus: int = flags.number("number of GPUs", "GPUs", default=8).field()
     timeout: float | None = flags.Option(_TIMEOUT, float, metavar="MIN", unit="minutes").field()
     model_id: str = flags.text("a small Hugging Face model", "ID", default="Qwen/Qwen2.5-0.5B").field()
     model_path: str | None = flags.text("the model's directory on the host", "DIR").field()
-    data: str | None = flags.text("a directory of the host, mounted into the container under its path", "DIR").field()
-    train_files: str | None = flags.text("parquet file on the host", "FILE").field()
-    val_files: str | None = flags.text("parquet file on the host", "FILE").field()
+    data: str | None = flags.text("a directory of the host to mount into the container at the same path", "DIR").field()
+    train_files: str | None = flags.text("a parquet file on the host", "FILE").field()
+    val_files: str | None = flags.text("a parquet file on the host", "FILE").field()
     reward_model: str | None = flags.text("the reward model's directory on the host", "DIR").field()
-    no_reward_model: bool = flags.switch("rule reward only (a limitation)").field()
+    no_reward_model: bool = flags.switch("use the rule reward only (a limitation)").field()
     dummy_config: str | None = flags.text(_DUMMY, "FILE", needs="model_path").field()
     variant: str = flags.text(_VARIANT, "VARIANT", default="dense", choices=("dense", "expert"), commas=True).field()
-    exact: bool = flags.switch("of level 1: also both steps without a resume, and compare their checkpoints").field()
-    script: str | None = flags.text("of level 4: a script of verl's instead of the wrapper", "FILE").field()
+    exact: bool = flags.switch("level 1: also run both steps without a resume, and compare the checkpoints").field()
+    script: str | None = flags.text("level 4: a script of verl to run instead of the wrapper", "FILE").field()
     wrapper: str = flags.text("verl's wrapper, from its root", "FILE", default=WRAPPER).field()
-    proof: tuple[str, ...] = flags.repeatable("of level 4: a line of its log that shows it active", "REGEX").field()
-    steps: int = flags.number("of level 5: 20 to 100", "steps", default=20, hint="for example --steps 40").field()
-    baseline: str | None = flags.text("of level 5: the log of a known-good run", "FILE").field()
-    log: str | None = flags.text("judge this log of a level, and run nothing", "FILE").field(
-        excludes=("plan", "detach", "base")
-    )
+    proof: tuple[str, ...] = flags.repeatable("level 4: a log line that shows the feature active", "REGEX").field()
+    steps: int = flags.number("level 5: 20 to 100 steps", "steps", default=20, hint="for example --steps 40").field()
+    baseline: str | None = flags.text("level 5: the log of a known-good run", "FILE").field()
+    log: str | None = flags.text("judge this log, and run nothing", "FILE").field(excludes=("plan", "detach", "base"))
     base: str | None = flags.text(_BASE, "REV|DIR").field(excludes=("plan", "detach", "baseline"))
-    repeat: int = flags.REPEAT.field(help="with --base: most trainings of each side", needs="base", default=5)
-    env: tuple[str, ...] = flags.repeatable("a variable for the wrapper", "NAME=VALUE").field()
+    repeat: int = flags.REPEAT.field(help="with --base: maximum of trainings per side", needs="base", default=5)
+    env: tuple[str, ...] = flags.repeatable("an environment variable for the wrapper", "NAME=VALUE").field()
     override: tuple[str, ...] = flags.repeatable("a setting for Hydra", "KEY=VALUE").field()
     test: tuple[str, ...] = flags.repeatable("a test of Bridge, from its root", "FILE").field()
     checks_from: str | None = flags.text(_CHECKS, "TEXT|FILE", excludes=("test",)).field()
-    plan: bool = flags.switch("write what would run, print every training, and stop").field()
+    plan: bool = flags.switch("write the run directories, print every training, and run nothing").field()
     detach: bool = flags.DETACH.field(help="start the run; `attach` ends with the summary", excludes=("plan",))
     json: bool = flags.JSON.field()
     events: str | None = flags.EVENTS.field()
-    keep: bool = flags.KEEP.field(help="keep the container and the workspace of a run that fails, for `shell`")
+    keep: bool = flags.KEEP.field(help="keep the container and workspace of a failed run, for `shell`")
 
     @property
     def command_line(self) -> str:
