@@ -92,8 +92,10 @@ def test_a_fork_has_the_packages_of_its_parent_and_an_unseen_test_changes_nothin
     installed = {"torch": "2.11"}
     parent = process(1, "python", "x.py", packages="a")
     fork = process(2, "python", TEST, forked=True, ppid=1, parent_start=10)
+    child = replace(fork, forked=False, packages="b")
     before = RunEnvironment(python="3.11.2", packages={"x": "1"})
     assert with_imports(before, evidence(parent, fork, a=installed), TEST).packages == {"torch": "2.11"}
+    assert with_imports(before, evidence(parent, child, a=installed, b={"y": "2"}), TEST).packages == {"y": "2"}
     assert with_imports(before, evidence(parent, a=installed), TEST).packages == {"x": "1"}
     assert with_imports(before, None, TEST) == before
 
