@@ -318,17 +318,17 @@ BUDGETS = {
     "ci_tasks/agent": 6_009,
     "ci_tasks/checkout": 599,
     "ci_tasks/cli": 1_119,
-    "ci_tasks/features": 5_707,
+    "ci_tasks/features": 5_705,
     "ci_tasks/hosts": 2_133,
     "ci_tasks/logs": 2_993,
     "ci_tasks/planning": 1_630,
-    "ci_tasks/report": 1_079,
+    "ci_tasks/report": 1_080,
     "ci_tasks/results": 1_504,
     "ci_tasks/run": 2_671,
-    "ci_tasks/trials": 1_570,
+    "ci_tasks/trials": 1_568,
     "ci_tasks/workflow": 1_987,
     "docs": 128,
-    "tests": 31_992,
+    "tests": 31_996,
 }
 
 

@@ -227,10 +227,12 @@ def _thinned(
 
 
 def metric_charts(series: Iterable[tuple[str, Series]]) -> list[Chart]:
-    """One for each metric, in the order in which they come; of each series its source, such as CI, is named."""
+    """One for each metric, in the order in which they come; of each series its source, such as CI, is named, and of
+    each training in a log its number."""
     metrics: dict[str, list[tuple[str, Points]]] = {}
     for source, each in series:
-        metrics.setdefault(each.name, []).extend((source, part) for part in each.parts)
+        names = [source] if len(each.parts) == 1 else [f"{source}, training {n}" for n, _ in enumerate(each.parts, 1)]
+        metrics.setdefault(each.name, []).extend(zip(names, each.parts, strict=True))
     return [_chart(name, lines, lambda step: f"step {step:.0f}") for name, lines in metrics.items()]
 
 

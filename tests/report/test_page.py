@@ -262,6 +262,8 @@ def test_a_metric_has_a_line_a_source_that_breaks_where_a_value_is_no_number() -
     ]
     (odd,) = metric_charts([("here", Series("train", "loss", (((5, math.inf),),)))])
     assert (odd.lines[0].pieces, odd.lines[0].words) == ([], "here: ∞ at step 5")
+    (twice,) = metric_charts([("here", replace(ci, parts=(*ci.parts, *ci.parts)))])
+    assert [line.words.split(":")[0] for line in twice.lines] == ["here, training 1", "here, training 2"]
 
 
 def bar(row: str, began: float, ended: float, **more: Any) -> Bar:
