@@ -201,7 +201,7 @@ def read_layers(layers: Sequence[ConfigLayer]) -> Config:
         overrides = [_mapping(entry, "an override", top.lines["overrides"]) for entry in entries] + overrides
         if layer.overrides_only:
             if ignored := " and ".join(key for key in ("hosts", "pools") if top.get(key)):
-                notices.append(f"{layer.file}: its {ignored} do not count, since a checkout gives overrides alone")
+                notices.append(f"{layer.file}: its {ignored} are ignored: a checkout may only set overrides")
             continue
         for name, line in (above := _section(top, "hosts")).lines.items():
             body = Map() if above[name] is None else _mapping(above[name], f"host {name}", line)

@@ -41,7 +41,7 @@ MAX_SECONDS = 60.0  # for everything that is copied
 CLOCK_SLACK = 2.0  # seconds by which a file system's clock may lag behind ours
 MAX_NAMED = 1000  # left-out files that are named; the others are counted
 MAX_SEARCHED = 1 << 32  # bytes of a file; one with a hole of a terabyte would hold up the end for hours
-ARCHIVE = "what is in an archive or compressed cannot be masked"
+ARCHIVE = "archives and compressed files cannot be masked"
 _HEAD = 1 << 13  # bytes in which a binary file has a zero
 # tar, gzip, compress, xz, zstd, zip (whole, empty, split), lz4, 7-Zip, RAR, lzip, bzip2 (with content, and without)
 _ARCHIVE = re.compile(
@@ -78,7 +78,7 @@ def _copy(files: Iterator[_File], top: str) -> List[LeftOutFile]:
             if isinstance(source, str):
                 raise OSError(source)
             if ".." in path.split("/") or "\0" in path:
-                raise OSError("its path leads elsewhere")
+                raise OSError("its path points outside the workspace")
             if (size or 0) > bytes_left:
                 raise OSError("over the limit of %d MB" % (LIMIT >> 20))
             if (size or 0) > shutil.disk_usage(top).free - RESERVED_BYTES:
@@ -135,11 +135,11 @@ def _in_container(container: RunContainer, path: str, deadline: float) -> Iterat
                 if content is not None:
                     yield place, inner, entry.size, cast(BinaryIO, content)
                 elif not entry.isdir():
-                    yield place, inner, None, "neither a plain file nor a directory"
+                    yield place, inner, None, "neither a regular file nor a directory"
         if timer.finished.is_set():
             raise tarfile.ReadError
     except tarfile.TarError:
-        yield place, path, None, "the copy broke off, or took longer than %.0f s" % MAX_SECONDS
+        yield place, path, None, "the copy failed, or took longer than %.0f s" % MAX_SECONDS
     finally:
         timer.cancel()
         end_program(process)
@@ -149,7 +149,7 @@ def _on_host(place: str, top: str, path: str, since: float, deadline: float, exc
     """The plain files in `top` that changed since, under the names that they have below `path`."""
     for file in _files_below(top, excluded):
         if time.monotonic() > deadline:
-            yield place, path, None, "not all of it was copied within %.0f s" % MAX_SECONDS
+            yield place, path, None, "copying did not finish within %.0f s" % MAX_SECONDS
             return
         with suppress(OSError), open_file(file, follow_link=False) as source:  # not a link, a socket, another's
             info = os.fstat(source.fileno())

@@ -78,7 +78,7 @@ class RunCleanup:
         problems, workspace, is_own = self.containers.remove(), self.paths.workspace, not self.plan.keeps_workspace
         self.left += problems
         if self._leads_elsewhere():
-            self.left.append("%s leads elsewhere now: nothing below it is removed" % self.paths.path)
+            self.left.append("%s is a different directory now: nothing in it is removed" % self.paths.path)
             return
         # Another run may have the workspace, unless something of the job's still exists that may write into it.
         if is_own and not problems and os.path.isdir(slot_of(workspace)) and not processes.of_job(os.getpid()):

@@ -62,7 +62,7 @@ def remove_tree(path: str, image: Optional[str], runtime: str, env: Mapping[str,
     if os.path.lexists(path):
         answer = _in_container(path, image, runtime, env, "rm", "-rf")
         problem = answer.last_line if answer.code else problem
-    return ["%s: %s" % (path, problem or "it is still there")] if os.path.lexists(path) else []
+    return ["%s: %s" % (path, problem or "it still exists")] if os.path.lexists(path) else []
 
 
 def make_readable(path: str, image: Optional[str], runtime: str, env: Mapping[str, str]) -> None:

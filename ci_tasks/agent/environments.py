@@ -149,7 +149,7 @@ def make_venv(run_dir: str, directory: str) -> None:
     environment = None if install.fresh else EnvironmentStore(install.store).take(key, directory)
     if environment is not None and (changed := environment.changed()):
         environment.give_up()
-        _print("packages of earlier runs are installed again, since they were changed: %s" % _named(changed))
+        _print("shared packages were changed, so they are installed again: %s" % _named(changed))
         environment = None
     create_venv(directory, environment.prefix if environment else None)
     if environment is None:
@@ -157,7 +157,7 @@ def make_venv(run_dir: str, directory: str) -> None:
     else:
         _write(run_dir, _ENVIRONMENT, environment.path)
         _write(run_dir, PACKAGES, environment.description)
-        _print("uses what earlier runs of these steps installed: %s" % environment.description)
+        _print("reusing packages of earlier runs with these steps: %s" % environment.description)
 
 
 def store_packages(run_dir: str, directory: str) -> None:
@@ -351,7 +351,7 @@ def _files(each: Distribution, directory: str) -> List[str]:
         name = os.path.relpath(path, directory)
         digest = base64.urlsafe_b64encode(hashlib.sha256(content_of(path)).digest()).decode().rstrip("=")
         if file.hash and file.suffix != ".pyc" and file.hash.value != digest:
-            raise OSError("the steps change what pip has installed: %s" % name)
+            raise OSError("the steps change packages that pip installed: %s" % name)
         names += [name] if os.path.lexists(path) and not name.startswith("..") else []
     return names
 

@@ -103,7 +103,7 @@ def file_lock(path: str, exclusive: bool, timeout: float, flags: int = os.O_RDWR
     try:
         while try_lock(handle, exclusive=exclusive) is False:
             if time.monotonic() >= until:
-                raise LockTimeout(errno.ETIMEDOUT, "another process has held this lock for too long")
+                raise LockTimeout(errno.ETIMEDOUT, "another process holds this lock (timed out)")
             time.sleep(0.01)
         yield
     finally:
@@ -161,7 +161,7 @@ def check_relative_path(path: str) -> None:
         raise UnsafeName("the path has more than %d parts" % MAX_DEPTH)
     for part in parts:
         if part in ("", ".", ".."):
-            raise UnsafeName("the name leads elsewhere")
+            raise UnsafeName("the name points outside")
         check_line(part, MAX_NAME_BYTES)
 
 

@@ -236,7 +236,7 @@ _AGENT_SECONDS = 5.0  # who tests the lock holds it for a moment; the agent writ
 _CLIENT_SECONDS = 1.0
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY
 _CLIENT_FLAGS = os.O_RDWR | os.O_NOFOLLOW
-_MAY_BE_LEFT = "what it started was not looked for: `ci-tasks cancel` and `ci-tasks clean` end what they find"
+_MAY_BE_LEFT = "its child processes were not searched for: `ci-tasks cancel` and `ci-tasks clean` end those they find"
 _NOT_SEEN = "one that cleared its environment and left the job's process group is not seen without its agent"
 
 

@@ -601,7 +601,7 @@ class QueryAnswer:
     def last_line(self) -> str:
         """The last line of its standard error, or of its output where that is empty."""
         lines = [line.strip() for text in (self.out, self.err) for line in text.splitlines() if line.strip()]
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "no output"
 
 
 # -- remote.json -----------------------------------------------------------------------------------------------------

@@ -109,13 +109,13 @@ def read_remote(run: RunDir) -> Optional[RemoteLocation]:
 
 
 def read_record(kind: Type[T], path: str) -> Optional[T]:
-    """The record in `path`; None where there is no such file yet. Raises RecordError, OSError."""
+    """The record in `path`; None if there is no such file yet. Raises RecordError, OSError."""
     try:
         text = read_file(path, LARGEST + 1)
     except FileNotFoundError:
         return None
     except NotAFile:
-        raise codec.RecordError(path, "", "it is no regular file") from None
+        raise codec.RecordError(path, "", "it is not a regular file") from None
     if len(text) > LARGEST:
         raise codec.RecordError(path, "", "it is larger than %d MiB" % (LARGEST >> 20))
     return codec.from_json(kind, text, where=path)

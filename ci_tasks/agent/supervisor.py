@@ -81,7 +81,7 @@ class Supervisor:
         started()
         self._event("started")
         for name in rd.unmasked_secrets(self.plan):
-            self.log.write_line("ci-tasks: %s is too short or too common a word to be masked" % name)
+            self.log.write_line("ci-tasks: %s is too short or too common to mask" % name)
         end: EndAndCode = "error", None
         try:
             end = self._execute()
@@ -133,7 +133,7 @@ class Supervisor:
         return "%s; timeout after %g min" % (silence, self.timeout / 60) if silence else None
 
     def _timeout_reason(self) -> str:
-        waiting = "; ".join(self.resources.waiting) or "nothing is known of the GPUs"
+        waiting = "; ".join(self.resources.waiting) or "the state of the GPUs is unknown"
         return "waited for %g min: %s" % (self.timeout / 60, waiting)
 
     def _blocked(self, reason: str) -> EndAndCode:
@@ -257,7 +257,7 @@ class Supervisor:
             with suppress(OSError):
                 replace_any(self.own.plan, self._own_files[self.paths.plan])  # by it the run is judged
         self._set(state="ended", phase="ended", end=end, exit_code=code, ended_at=ended_at, waiting=())
-        left = (*self.cleanup.left, *("process %d was killed and has not ended" % pid for pid in self.left))
+        left = (*self.cleanup.left, *("process %d was killed, but has not ended" % pid for pid in self.left))
         self._set(log_sha256=self.log.sha256, kept=self.cleanup.kept, masked=self.cleanup.masked, left=left)
         # The end must be on record even if the disk was full a moment ago.
         for _ in range(60):
@@ -310,7 +310,7 @@ class Supervisor:
         if processes.has_client(self.paths.path):
             self.last_client = time.monotonic()
         elif time.monotonic() >= self.last_client + seconds:
-            self.log.write_line("ci-tasks: cancelled, since no client waits for it any more")
+            self.log.write_line("ci-tasks: cancelled: no client waits for it")
             self.signals.stop_requested = True
 
     def _write_status(self) -> None:

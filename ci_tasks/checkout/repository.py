@@ -70,7 +70,7 @@ class CheckoutGit(Git):
         """Blocked for a full disk: that is about the machine, not about the checkout."""
         error = super().refused(command, complaint, code)
         if isinstance(error, DiskFull):
-            hint = f"the disk is full: make room, or {HOME_ENV} names another directory for runs"
+            hint = f"the disk is full: free some space, or set {HOME_ENV} to another directory for runs"
             return Blocked(str(error.args[0]), hint=hint)
         return GitError(str(error), hint=hint_if_missing(str(error)))
 
@@ -99,7 +99,7 @@ class Repository:
     def shallow_hint(self) -> str:
         if not (self.common / "shallow").exists():
             return ""
-        return f"; it is a shallow clone: `git -C {shlex.quote(str(self.top))} fetch --unshallow` brings the rest"
+        return f"; it is a shallow clone: `git -C {shlex.quote(str(self.top))} fetch --unshallow` fetches the rest"
 
     @cached_property
     def own(self) -> Path:
@@ -178,7 +178,7 @@ def open_repository(directory: Path) -> Repository:
     """The repository of the directory. Raises CheckoutError without one."""
     found = find_repository(directory)
     if found is None:
-        hint = "this needs commits: name the root of a clone; `git worktree add DIR` makes one of a bare repository"
+        hint = "commits are needed: name the root of a clone; `git worktree add DIR` makes one of a bare repository"
         raise CheckoutError(f"{directory} is not the root of a git repository", hint=hint)
     return found
 

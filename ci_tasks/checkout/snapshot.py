@@ -391,7 +391,7 @@ def check_distinct(overlays: Sequence[Overlay]) -> None:
         for module in overlay.modules:
             if (other := owners.setdefault(module, overlay)) is not overlay:
                 message = f"--with {other.name} and --with {overlay.name} both have the package {module}"
-                raise CheckoutError(message, hint=f"leave one out: {other.path} or {overlay.path}")
+                raise CheckoutError(message, hint=f"use only one of: {other.path} or {overlay.path}")
 
 
 def find_modules(source: OverlaySource, names: list[str]) -> tuple[str, tuple[str, ...]]:

@@ -93,7 +93,7 @@ class CommandLine:
     def end(self) -> None:
         if self.open is not None:
             raise self._error(
-                f"{self.open[2]} needs a value", f"`{self.open[2]}=VALUE` takes any, also one with dashes"
+                f"{self.open[2]} needs a value", f"`{self.open[2]}=VALUE` takes any value, even one with dashes"
             )
 
     def _read_word(self, word: str) -> None:

@@ -17,7 +17,7 @@ from ci_tasks.safe_output import safe_streams, terminal_of
 # A full disk, a limit of a file's size (`ulimit -f`) or a missing permission is a problem of the machine, not a bug.
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 _LONGEST = 4000  # characters of a message; `--debug` logs all of it
-_STORAGE_HINT = "CI_TASKS_HOME names the directory for runs (else ~/.local/state/ci-tasks)"
+_STORAGE_HINT = "CI_TASKS_HOME sets the directory for runs (default: ~/.local/state/ci-tasks)"
 
 
 def run(command: Callable[[], int]) -> int:
@@ -27,7 +27,7 @@ def run(command: Callable[[], int]) -> int:
         code = _exit_code(command)
         bugs = debug_log.drain_bugs()  # of all threads
         for line in bugs:
-            _print_error(f"a bug of ci-tasks, please report it: {line} ({debug_log.location()})")
+            _print_error(f"this is a bug in ci-tasks, please report it: {line} ({debug_log.location()})")
     if bugs and code == errors.EXIT_BLOCKED:  # which would claim that the environment was the reason
         code = errors.EXIT_BUG
     debug_log.debug("exit code %d", code)

@@ -35,7 +35,7 @@ def _register() -> int:
     source = open_source()
     for label, rows in outline(source).items():
         if source.suite.is_changed(label):
-            summary = "test files added or modified since the base branch, uncommitted ones too"
+            summary = "test files added or modified since the base branch, including uncommitted ones"
         else:
             summary = counted(len(rows), "row") if rows else "its rows depend on another job"
         if source.suite.changed is None or label != source.suite.changed.detect_label:

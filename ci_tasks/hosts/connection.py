@@ -158,7 +158,7 @@ class Channel:
         if kind == protocol.HELLO:
             return from_json(Hello, payload, where="hello")
         if kind != protocol.ANSWER:
-            raise protocol.FrameError("a first message that is no greeting")
+            raise protocol.FrameError("the first message is not a greeting")
         refusal = from_json(Answer, payload, where="hello")
         if refusal.code == transport.NO_AGENT:
             raise AgentMissing("it asks for the agent that it was sent")
@@ -180,7 +180,7 @@ class Channel:
         """What comes; nothing at the end. Raises LinkDied."""
         try:
             if not self._readable.poll(1000 * seconds):
-                raise LinkDied(f"connection timed out ({seconds:g} s); does a login script there wait?")
+                raise LinkDied(f"connection timed out ({seconds:g} s); does a login script wait for input?")
             chunk = self._sock.recv(_CHUNK)
         except OSError as error:
             raise LinkDied(self.reason or str(error)) from None
@@ -258,11 +258,11 @@ def _no_hello(data: bytes) -> Blocked:
     """Why what came is no greeting of our server."""
     last = shortened(printable(data[-_MAX_MESSAGE:].decode(errors="replace")).strip().rpartition("\n")[2], _QUOTED)
     if not last:
-        return LinkDied("the host ended the connection before it said anything")
+        return LinkDied("the host closed the connection without an answer")
     if len(data) > _GREETING:
         hint = transport.QUIET_HINT
-        return Blocked(f"a login script on the host prints without end; its last line: {last}", hint=hint)
-    return Blocked(f"the host does not answer as ci-tasks does; it said: {last}", hint=transport.PYTHON_HINT)
+        return Blocked(f"a login script on the host prints endlessly; its last line: {last}", hint=hint)
+    return Blocked(f"the host does not answer as ci-tasks expects; it said: {last}", hint=transport.PYTHON_HINT)
 
 
 class ReconnectingConnection:
@@ -324,7 +324,7 @@ class ReconnectingConnection:
         commands = {name: tuple(argv) for name, argv in queries.items()}
         outputs = self.request(Request("programs", commands=commands, seconds=timeout, env=self.spec.env)).outputs
         if outputs.keys() != queries.keys():
-            raise HostDataError(f"{self.spec.name} answered other questions than it was asked")
+            raise HostDataError(f"{self.spec.name} answered different questions")
         return outputs
 
     def drain_messages(self) -> list[str]:
@@ -364,7 +364,7 @@ class ReconnectingConnection:
             if self._up_since and time.monotonic() > self._up_since + _STABLE_LINK_S:
                 tries, failing_since = 0, time.monotonic()
             if time.monotonic() - failing_since > 60 * minutes:
-                self._set(None, Blocked(f"no link to {self.spec.name} that lasts, for {minutes:g} minutes (--give-up)"))
+                self._set(None, Blocked(f"no stable link to {self.spec.name} for {minutes:g} minutes (--give-up)"))
             elif self._problem is None:
                 self._closing.wait(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S) - 1)])
             tries += 1
@@ -384,7 +384,7 @@ class ReconnectingConnection:
             self._set(None, problem)
         elif not self._closing.is_set() and not self._down_since:
             self._down_since = time.monotonic()
-            goes_on = "; what runs there goes on" if self._hello else ""
+            goes_on = "; its runs continue" if self._hello else ""
             self.messages.put(f"the link to {name} is down ({problem.message}){goes_on}; trying again")
 
     def _use_one_link(self) -> None:
@@ -396,7 +396,7 @@ class ReconnectingConnection:
                 self._use_channel(has_agent=False)
         except (AgentMissing, protocol.FrameError, RecordError) as error:
             why = printable(str(error)[:_MAX_MESSAGE])
-            raise HostDataError(f"{self.spec.name} sent what no host of ci-tasks sends: {why}") from None
+            raise HostDataError(f"{self.spec.name} sent an invalid message: {why}") from None
 
     def _use_channel(self, *, has_agent: bool) -> None:
         name, cache = self.spec.name, self.cache

@@ -174,7 +174,7 @@ class Executor(RemoteRunManager):
                 script = shlex.quote(f"{self.paths(row.run).run}/run.sh")
                 print(f"{row.row.row}, by hand on {self.spec.name}: bash {script}", file=sys.stderr)
         except CiTasksError as problem:
-            print(f"nothing to run by hand was made on {self.spec.name}: {problem.message}", file=sys.stderr)
+            print(f"no script to run by hand on {self.spec.name}: {problem.message}", file=sys.stderr)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Executor(RemoteRunManager):
 
     def poll(self, row: PreparedRow) -> RunState:
         if row.run.path not in self._rows:
-            return RunState(aborted=(CANCELLED, "cancelled before it began"))
+            return RunState(aborted=(CANCELLED, "cancelled before it started"))
         return self._rows[row.run.path].state
 
     def cancel(self, rows: Iterable[PreparedRow], *, kill: bool) -> None:

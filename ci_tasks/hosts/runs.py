@@ -190,10 +190,10 @@ class RunMirror:
         except OSError as error:  # a full disk
             self.fail(f"cannot write {self.run.path}: {error.strerror}")
         except FrameError as error:
-            self.fail(f"its host sent artifacts that no host of ci-tasks sends: {error}")
+            self.fail(f"its host sent invalid artifacts: {error}")
         except Exception as error:  # what no host of ours sends
             debug_log.debug("what came of %s", self.run.path, exc_info=error)
-            self.fail(f"cannot take what came: {error!r}")
+            self.fail(f"cannot store the artifacts:  {error!r}")
 
     def fail(self, why: str) -> None:
         """Nothing more can be kept here."""
@@ -457,7 +457,7 @@ class RemoteRunManager:
                 remote_run.refetched, remote_run.phase, remote_run.followed_on = True, WATCHING, None
                 mirror.follow_again(log=True)
                 return  # it is watched again
-            mirror.fail(f"the log here is not the one on {name}, though it was fetched twice")
+            mirror.fail(f"the log here differs from the one on {name}, even after a second fetch")
         if remote_run.is_here and mirror.status.gone:
             channel.post(Request("cancel", remote_run.directory)).wait()  # ends what its agent has left
         elif not remote_run.is_here and not mirror.error:
@@ -494,7 +494,7 @@ class RemoteRunManager:
             self._stop(remote_run, why, BLOCKED if was_sending else LOST)
             return
         if not was_sending and not remote_run.mirror.status.exists:
-            why = f"it never began on {self.connection.spec.name}: the command that sent it went away before"
+            why = f"it never started on {self.connection.spec.name}: the command that sent it ended first"
             never_began = not remote_run.keep_remote
         if never_began and not remote_run.is_here:
             self._clear(remote_run, channel)  # half of it may be there
@@ -503,7 +503,7 @@ class RemoteRunManager:
     def _stop(self, remote_run: RemoteRun, why: str, status: str = "") -> None:
         """What cannot go on. A run that is fetched stays so, and of one that was never asked for nothing is lost."""
         if remote_run.phase == CLEARING:
-            remote_run.warning, remote_run.phase = f"could not be cleared away: {why}", DONE
+            remote_run.warning, remote_run.phase = f"could not be removed: {why}", DONE
         else:
             may_have_begun = remote_run.phase != SENDING or (remote_run.is_posted and self.connection.has_answered)
             self._abort(remote_run, status or (LOST if may_have_begun else BLOCKED), why)

@@ -123,7 +123,7 @@ class SSHConnection:
                 try:
                     return self._transport.open_session(_WINDOW, _PACKET, timeout=timeout)
                 except paramiko.ChannelException as error:
-                    raise Blocked(f"{self._name}: the host opens no session ({error.text})") from error
+                    raise Blocked(f"{self._name}: the host refuses a session ({error.text})") from error
                 except (paramiko.SSHException, OSError, EOFError) as error:
                     debug_log.debug("%s: no channel", self._name, exc_info=error)
             self.close()
@@ -352,11 +352,11 @@ def refused_login(target: SSHTarget, keys: Any) -> Blocked:
         if not os.path.exists(path) and not _DEFAULT_KEY.search(path):
             message += f"\n  IdentityFile {path} does not exist"
     if keys.unusable:
-        message += f"\n  not tried, since they have a passphrase or are no keys: {', '.join(keys.unusable)}"
+        message += f"\n  not tried (passphrase, or not a key): {', '.join(keys.unusable)}"
         hint = f"with an agent running (ssh-agent): ssh-add {shlex.quote(keys.unusable[0])}"
     if keys.is_partial or "publickey" not in wanted:
         accepted = "accepted a key, but also wants" if keys.is_partial else "takes only"
-        hint = f"the host {accepted} {wanted}; ci-tasks never asks for passwords: it needs a login by key alone"
+        hint = f"the host {accepted} {wanted}; ci-tasks never asks for passwords; set up a login by key alone"
     return Blocked(message, hint=hint)
 
 
@@ -381,5 +381,5 @@ def no_handshake(target: SSHTarget, error: BaseException) -> Blocked:
     if reason == "No existing session":  # so paramiko calls it that the time is over
         reason = f"not within {target.connect_timeout:g} s"
     # The command is not shown, since it may hold a password.
-    what = "its ProxyCommand gave no SSH connection" if target.proxy_command else "no SSH server answers there"
-    return Blocked(f"{target.description}: {what} ({reason})", hint=f"see what ssh says: ssh -v {target.alias}")
+    what = "its ProxyCommand opened no SSH connection" if target.proxy_command else "no SSH server answers"
+    return Blocked(f"{target.description}: {what} ({reason})", hint=f"read the output of: ssh -v {target.alias}")

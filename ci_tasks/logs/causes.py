@@ -40,7 +40,7 @@ NOT_SEEN = Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0)
 VERDICTS = {
     FAILED: "failed: the code under test, or its configuration",
     BLOCKED: "blocked: the environment, not the code",
-    CANCELLED: "cancelled: a person, or a newer run, stopped it",
+    CANCELLED: "cancelled: a person or a newer run stopped it",
     PASSED: "passed: nothing failed in this log",
     UNKNOWN: "unknown: the log shows no end of the job; `--exit-code N` gives its exit code",
 }
@@ -67,7 +67,7 @@ def next_command(triage: Triage, source: str) -> str:
     only = "".join(f" --test {shlex.quote(test)}" for test in tests) if len(triage.tests) <= _FEW_TESTS else ""
     first, *others = [name for names in triage.jobs for name in re.split(r", (?![^(]*\))", names)] or [""]
     job = f" --job {shlex.quote(first)}" if others else ""  # of several that failed, `reproduce` asks for one
-    blocked = "start the job again; `ci-tasks doctor --host H` if it ran on a host of yours"
+    blocked = "start the job again; if it ran on your host, `ci-tasks doctor --host H`"
     return {FAILED: f"ci-tasks reproduce {option} {log}{job}{only}", BLOCKED: blocked}.get(triage.verdict, "")
 
 

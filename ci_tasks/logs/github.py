@@ -39,10 +39,10 @@ _URL_HINT = (
     "as https://github.com/OWNER/REPO/actions/runs/RUN, …/actions/runs/RUN/job/JOB, …/pull/N or …/commit/SHA, "
     "on any GitHub host"
 )
-_LOG_HINT = "re-run the job there, or name its log if it was saved"
+_LOG_HINT = "re-run the job on GitHub, or pass its saved log"
 _NETWORK_HINT = (
     "check the network; HTTPS_PROXY names a proxy, REQUESTS_CA_BUNDLE a file of certificates, GITHUB_API_URL another "
-    "API; a saved log needs none of them"
+    "API; a saved log needs no network"
 )
 _ID, _SHA = "[0-9]{1,19}", "[0-9a-fA-F]{7,64}"
 _URL = re.compile(
@@ -254,9 +254,9 @@ class GitHubClient:
         if is_log and status in (404, 410):
             return UsageError(f"{subject} is gone ({status}): logs are kept 90 days by default", hint=_LOG_HINT)
         if status == 404:
-            why = f"it does not exist, or {token} may not see the repository"
+            why = f"it does not exist, or {token} cannot see the repository"
             return UsageError(f"{subject} was not found (404): {why}", hint=f"check the URL, or {sign_in}")
-        hint = "see https://www.githubstatus.com, try later; a saved log can be named instead"
+        hint = "see https://www.githubstatus.com, try later, or pass a saved log"
         return Blocked(f"{self._host} answered {status} for {subject}{quoted}", hint=hint)
 
 
@@ -272,15 +272,15 @@ def _json(response: requests.Response) -> Any:
 def _why(error: BaseException) -> str:
     """Why there is no answer. It repeats no URL: signatures and logins are part of them."""
     kinds = {
-        exceptions.InvalidJSONError: "its answer is no JSON, such as the login page of a proxy",
-        exceptions.TooManyRedirects: "it redirects too often",
+        exceptions.InvalidJSONError: "its answer is not JSON; is it the login page of a proxy?",
+        exceptions.TooManyRedirects: "too many redirects",
         exceptions.Timeout: "timed out",
     }
     cause: BaseException | None = error
     while cause is not None and not (isinstance(cause, OSError) and cause.strerror):
         cause = cause.__cause__ or cause.__context__
     said = cause.strerror if isinstance(cause, OSError) else ""
-    return said or next((why for kind, why in kinds.items() if isinstance(error, kind)), "the connection broke")
+    return said or next((why for kind, why in kinds.items() if isinstance(error, kind)), "the connection was lost")
 
 
 def text_at(json: Any, *keys: str) -> str:

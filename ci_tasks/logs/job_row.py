@@ -118,7 +118,7 @@ def identify_row(recovered: RecoveredJob, candidates: Sequence[RowCandidate]) ->
     of_same_job = named or _of_same_job(name, candidates)
     left, reasons, is_decisive = _narrow(recovered, of_same_job or list(candidates))
     name_reasons = [f"its job is called {name!r}" if named else f"no row's job is called {name!r}"] if name else []
-    why = "; ".join([*name_reasons, *reasons]) or "the log has neither a job's name nor a script that a row has"
+    why = "; ".join([*name_reasons, *reasons]) or "the log has no job name, and no script of a row"
     is_decisive = is_decisive or bool(named)
     # Scripts of two jobs may be the same, so one that has a name and another job's script is not that job.
     if len(left) == 1 and is_decisive and (of_same_job or not name):
@@ -150,7 +150,7 @@ def _narrow(recovered: RecoveredJob, pool: list[RowCandidate]) -> tuple[list[Row
             is_decisive, pool = True, rows
             reasons.append(f"its {key} is {env[key]!r}")
     if unlike:
-        reasons.append(f"the script of step {unlike[0]!r} is no row's, so the workflow may be another revision")
+        reasons.append(f"the script of step {unlike[0]!r} belongs to no row, so the workflow may be another revision")
     return pool, reasons, is_decisive
 
 

@@ -167,15 +167,15 @@ def _refuse_binary(head: bytes, name: str) -> None:
     # By lines: a log with a tensor's bytes in it is a log still.
     lines = head.split(b"\n")
     if sum(bool(_CONTROL.search(line)) for line in lines) * 2 > len(lines):
-        raise UsageError(f"{name!r} is binary, no log", hint="UTF-8 text, gzip and the zip of a run's logs are read")
+        raise UsageError(f"{name!r} is binary, not a log", hint="UTF-8 text, gzip and the zip of a run's logs are read")
 
 
 def _opened(path: str) -> BinaryIO:
-    """Raises UsageError where nothing is piped in: the command would wait for ever. Raises OSError, ValueError."""
+    """Raises UsageError if standard input is a terminal: the command would wait for ever. Or OSError, ValueError."""
     if path != STANDARD_INPUT:
         return open(os.path.expanduser(path), "rb")
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-        raise UsageError("nothing is piped in", hint=_LOG_HINT)
+        raise UsageError("standard input is a terminal", hint=_LOG_HINT)
     return open(os.dup(sys.stdin.fileno()), "rb")
 
 
@@ -212,7 +212,7 @@ def _max_unpacked_bytes(packed: BinaryIO) -> int:
 
 
 def _too_large(name: str, limit: int) -> UsageError:
-    return UsageError(f"{name!r} has more than {limit >> 20} MiB, so it is no log", hint="pass the job's log alone")
+    return UsageError(f"{name!r} has more than {limit >> 20} MiB, so it is not a log", hint="pass the job's log alone")
 
 
 def first_jobs(failed: Sequence[T], place: str) -> Sequence[T]:

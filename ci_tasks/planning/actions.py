@@ -25,7 +25,7 @@ from ci_tasks.workflow.values import OpenObject, Unknown, Value
 CHECKOUT, SETUP_PYTHON, VERSION = "actions/checkout", "actions/setup-python", "python-version"
 BUILD, PRE_COMMIT = "docker/build-push-action", "pre-commit/action"
 UPLOAD, DOWNLOAD = "actions/upload-artifact", "actions/download-artifact"
-_MOVES, FREES_ROOM, _TELLS = "only moves files around in CI", "frees room on CI's machine", "only tells people"
+_MOVES, FREES_ROOM, _TELLS = "only moves files around in CI", "frees disk space on CI's machine", "only tells people"
 # An action, or the directory of several, and why nothing is run for it.
 WITHOUT_EFFECT = {
     "actions/cache": _MOVES,
@@ -60,9 +60,9 @@ _ABSENT_OUTPUTS: dict[str, dict[str, Value]] = {
 }
 # What checkout does differently when asked to: input → (what, what is here, why); not for values that change nothing.
 _OF_CHECKOUT = {
-    "submodules": ("submodules", "as they are in your checkout", "no server is asked for them"),
-    "lfs": ("LFS files", "pointers, as committed", "no server is asked for them"),
-    "sparse-checkout": ("sparse-checkout", "the whole tree", "your working tree is what is tested"),
+    "submodules": ("submodules", "as in your checkout", "no server is contacted"),
+    "lfs": ("LFS files", "pointers, as committed", "no server is contacted"),
+    "sparse-checkout": ("sparse-checkout", "the whole tree", "your working tree is tested"),
     "fetch-depth": ("history", "one commit", "only the tested commit is sent"),
     "fetch-tags": ("tags", "none", "only the tested commit is sent"),
 }
@@ -206,7 +206,7 @@ def _download(inputs: Mapping[str, str], uploaded: Iterable[str]) -> tuple[str, 
     is_flat = name or inputs.get("merge-multiple") == "true"
     pairs = [(shlex.quote(each), shlex.quote(into if is_flat else f"{into}/{each}")) for each in meant]
     lines = [f'mkdir -p -- {to} && tar -xzf "$CI_TASKS_RUN_DIR/tmp/artifacts/"{each} -C {to}\n' for each, to in pairs]
-    return "".join(lines), f"what a job that ran here uploaded: {', '.join(meant)}"
+    return "".join(lines), f"uploads of jobs that ran here: {', '.join(meant)}"
 
 
 def _docker_build(inputs: Mapping[str, str]) -> str:

@@ -133,7 +133,7 @@ def place(path: str, run: DockerRun | None, host: HostSpec, env: Mapping[str, st
     if inside and path.split("/")[0] == "~":
         path = HOME + path[1:]
     if not path.startswith(("/", "~/")):
-        return HostPath(None, "it is in the run's own checkout, and goes with it")
+        return HostPath(None, "in the run's own checkout: it is removed with the checkout")
     if not inside or run is None:
         return HostPath(path)
     path = _normal(path)
@@ -142,12 +142,12 @@ def place(path: str, run: DockerRun | None, host: HostSpec, env: Mapping[str, st
     for source, destination in sorted(binds, key=lambda bind: -len(bind[1])):
         if path == destination or path.startswith(destination.rstrip("/") + "/"):
             if "$" in source:
-                return HostPath(None, f"the container mounts {source} there, which only a run knows")
+                return HostPath(None, f"the container mounts {source} there, known only during a run")
             if not source.startswith("/"):
-                return HostPath(None, f"the container's volume {source} is there, which the runtime keeps to itself")
+                return HostPath(None, f"the container's volume {source} is there, which only the runtime can read")
             here, below = map_path(source, host.mounts) or source, path[len(destination.rstrip("/")) + 1 :]
             return HostPath(posixpath.join(here, below) if below else here)
-    return HostPath(None, "no mount of the container holds it: it would go with the container")
+    return HostPath(None, "in no mount of the container: it would be removed with the container")
 
 
 def filled(text: str, env: Mapping[str, str]) -> str:

@@ -51,7 +51,7 @@ def deviations(
 
 def code_deviations(checkout: Checkout) -> Iterator[Deviation]:
     """What is said of the code under test."""
-    why = f"{checkout.rev} is what is tested" if checkout.rev else "your working tree is what is tested"
+    why = f"{checkout.rev} is tested" if checkout.rev else "your working tree is tested"
     yield Deviation(CODE, "the pull request's merge commit", checkout.title, why)
     disk = "as committed" if checkout.rev else "as on your disk"
     for found in checkout.conversions:
@@ -70,14 +70,14 @@ def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, sha
     if planned.python and not version_matches(planned.python, python):
         yield Deviation("Python", planned.python, python, f"no Python {planned.python} on this host")
     if shared:
-        why = "the same for every row; rows share one checkout"
+        why = "all rows share one checkout"
         yield Deviation("install steps", "once a row", "once for all rows", why)
     if host.simulate and not planned.python:
         here = f"a venv over Python {python}"
         yield Deviation("Python packages", "the image's", here, f"{host.name} has no image")
     elif row.image and host.runtime == "none" and not planned.python:
         here = "a venv over the python3 on PATH"
-        yield Deviation("Python packages", "the image's own", here, "what a row installs is gone with it")
+        yield Deviation("Python packages", "the image's own", here, "packages that a row installs are removed with it")
 
 
 def runner_deviations(job: Job, row: Row, host: HostSpec, resolve: Resolver) -> Iterator[Deviation]:
@@ -88,7 +88,7 @@ def runner_deviations(job: Job, row: Row, host: HostSpec, resolve: Resolver) -> 
     elif row.runner == "github-hosted":
         yield Deviation("machine", "GitHub's runner", f"host {host.name}", "CI's packages may be missing here")
     if architecture(job, resolve) == "ARM64":
-        yield Deviation("architecture", f"ARM64 ({names})", f"that of host {host.name}", "the host was asked for")
+        yield Deviation("architecture", f"ARM64 ({names})", f"that of host {host.name}", "you chose the host")
     if row.gpus_given:
         yield Deviation("GPU count", "not in the workflow", str(row.gpus), "--gpus")
     if host.simulate and row.needed_gpus:
@@ -112,7 +112,7 @@ def _of_job(workflow: Workflow, job: Job, row: Row, event: EventContext, resolve
     fail_fast, limit = (resolve.contexts["strategy"][key] for key in ("fail-fast", "max-parallel"))
     if row.total > 1 and fail_fast is not False:
         ci = "a failed row cancels the others"
-        yield Deviation("strategy.fail-fast", ci, "only with --fail-fast", "each row is of interest")
+        yield Deviation("strategy.fail-fast", ci, "only with --fail-fast", "every row's result counts")
     if row.total > 1 and (isinstance(limit, Unknown) or limit != row.total):
         ci = f"{shown(limit)} rows at once"
         yield Deviation("strategy.max-parallel", ci, "as many as fit", "--jobs and the GPUs decide")
@@ -121,12 +121,12 @@ def _of_job(workflow: Workflow, job: Job, row: Row, event: EventContext, resolve
         yield Deviation("called workflow", of[0], event.given.workflow_dirs[of[1]], "--workflow-dir")
     holds = resolve.decide(job.condition)
     if holds is not True:
-        ci = "only GitHub knows whether it runs" if isinstance(holds, Unknown) else "does not run"
-        yield Deviation("if", f"{ci}: {job.condition}", "runs", "it was asked for by name")
+        ci = "only GitHub knows if it runs" if isinstance(holds, Unknown) else "does not run"
+        yield Deviation("if", f"{ci}: {job.condition}", "runs", "you named it")
     outputs = {name: resolve.contexts["needs"].get(name, {}).get("outputs") for name in job.needs}
     left_out = [name for name, each in outputs.items() if list(unknowns(each)) or not (each or name in event.outputs)]
     if left_out:
-        yield Deviation("needs", f"after {', '.join(left_out)}", "not run", "the row was asked for alone")
+        yield Deviation("needs", f"after {', '.join(left_out)}", "not run", "you selected the row")
 
 
 def _event(event: EventContext, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
@@ -146,7 +146,7 @@ def _event(event: EventContext, resolve: Resolver, read: Iterable[str]) -> Itera
     for name in () if given.event else read:
         if name in ASSUMED:
             here = resolve.shown(f"${{{{ {name} }}}}")
-            yield Deviation(name, "GitHub's value", here, "what a labelled pull request usually has")
+            yield Deviation(name, "GitHub's value", here, "usual for a labelled pull request")
 
 
 def _given(given: GivenValues) -> dict[str, str]:
@@ -181,9 +181,9 @@ def _of_host(host: HostSpec) -> Iterator[Deviation]:
 def agent_deviations(locks: GpuRequest | None, probe: ProbeRules | None, checkout: Checkout) -> Iterator[Deviation]:
     """A row without a lock script has CI's GPUs for itself in another way, or in none; and what is added to the row."""
     if locks is not None and locks.by == AGENT:
-        yield Deviation(LOCKS, "none in the row's steps", "taken by ci-tasks", "so that no other run gets its GPUs")
+        yield Deviation(LOCKS, "none in the row's steps", "taken by ci-tasks", "keeps its GPUs from other runs")
     if probe is not None:
-        here = "Python processes note what they import, how they fail and how they end; torch's flight recorder is on"
+        here = "Python processes record imports, failures and how they end; torch's flight recorder is on"
         yield Deviation("probe", "none", here, "evidence from inside the job; --no-probe leaves it out")
     for overlay in checkout.overlays:
         here = f"{overlay.title}, tree {overlay.tree[:12]}"

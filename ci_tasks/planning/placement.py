@@ -233,9 +233,9 @@ exec python3 -I "$run_dir/bin/agent.pyz" batch "$run_dir"
 def _slurm_deviations(locks: GpuRequest) -> Iterator[Deviation]:
     if locks.script:
         here = f"the GPUs that Slurm gave; {locks.script} is replaced in the run's checkout by one that takes these"
-        yield Deviation(LOCKS, "one lock file a GPU", here, "its locks know nothing of other jobs on the node")
+        yield Deviation(LOCKS, "one lock file per GPU", here, "its locks do not cover other jobs on the node")
     else:
-        yield Deviation(LOCKS, "none in the row's steps", "the GPUs that Slurm gave", "Slurm keeps other jobs off")
+        yield Deviation(LOCKS, "none in the row's steps", "the GPUs that Slurm gave", "Slurm keeps other jobs away")
     if locks.exclusive_node:
-        why = "two rows that start Ray on one network use the same ports"
+        why = "two rows with Ray on one network use the same ports"
         yield Deviation("node", "shared with other rows", "the row's alone (--exclusive)", why)

@@ -352,7 +352,7 @@ def retry_plan(before: Plan, *, id: str, run_dir: str, earlier_dir: str, step: i
     venv = f"{directories[0]}/tmp/venv"
     if rules and before.has_container_daemon and venv in before.script:  # a job's container sees only what is mounted
         rules = replace(rules, volumes=(*rules.volumes, venv))
-    here, why = f"steps {step}.. of run {before.id}", "in its kept workspace; earlier steps were not run again"
+    here, why = f"steps {step}.. of run {before.id}", "in its kept workspace, without the earlier steps"
     said = Deviation(RETRIED, "all steps", here, why)
     others = (deviation for deviation in before.deviations if deviation.what not in (CODE, CONVERTED, RETRIED))
     return replace(

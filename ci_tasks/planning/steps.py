@@ -120,7 +120,7 @@ class _StepsPlanner:
             self.deviations.append(Deviation(f"step {step.name!r}", ci, "not run", why))
             return None
         if not self.job.container and (place := actions.taken_from_machine(step.run or "")):
-            raise _unsupported(step, resolve, f"takes {place} from the machine, which would be this one")
+            raise _unsupported(step, resolve, f"takes {place} from the machine, which would be yours")
         resolve = _with_exported(step, self.sources, resolve)
         self.sources.append(replace(step, with_=actions.used_inputs(step)))
         if not step.uses:
@@ -154,7 +154,7 @@ class _StepsPlanner:
         if action in actions.SCRIPTS:
             script, here = actions.script(action, inputs, str(resolve.contexts["github"]["workspace"]), self.uploaded)
             if not script:
-                raise _unsupported(step, resolve, "builds an image and pushes it, or with what has no equivalent here")
+                raise _unsupported(step, resolve, "builds and pushes an image, or has inputs with no equivalent here")
             self._add_script(script, here, step, resolve, scope)
             return
         if action == actions.SETUP_PYTHON:
@@ -355,7 +355,7 @@ def _words(shell: str | None, step: Step, resolve: Resolver) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(resolve.text(shell, step=step)))
     except ValueError as error:
-        raise _refused(f"its shell cannot be read as words: {error}", step, resolve, shell or "") from None
+        raise _refused(f"its shell cannot be parsed: {error}", step, resolve, shell or "") from None
     if "{0}" not in (shell or ""):
         valid = "valid: bash, sh, python, or a command with {0}"
         raise _refused(f"the shell {shell!r} is not supported here; {valid}", step, resolve)

@@ -37,7 +37,7 @@ def runs(records: Sequence[RunRecord], ages: Sequence[str], width: int | None = 
     """One line a run; `ages` say how long ago each started."""
     body = []
     for r, old in zip(records, ages, strict=True):
-        reason = "; ".join(filter(None, [cause_and_reason(r), "its files are gone" if r.files_gone else ""]))
+        reason = "; ".join(filter(None, [cause_and_reason(r), "its files were removed" if r.files_gone else ""]))
         body.append((r.id, r.status, r.host or "-", old, one_line(r.row) or "-", reason))
     return Table(reasons_once(body), ("RUN", "STATUS", "HOST", "AGE", "ROW", "REASON")).text(width)
 

@@ -144,7 +144,7 @@ def deviations(
     ]
     lines = ["Different from CI (CI → here; why):", *Table(body).text(width)] if body else []
     if as_before := len(rows) - len(body):
-        lines += paragraph(f"Different from CI as in the last run: {as_before}; `{more}` lists them", width)
+        lines += paragraph(f"Same differences from CI as in the last run: {as_before}; `{more}` lists them", width)
     return lines
 
 
@@ -264,7 +264,7 @@ def next_steps(
     if of[words.RUNNING] or of[words.PLANNED] or of[words.LOST]:
         steps += [NextStep(f"ci-tasks attach {name}", "Follow the rows to their end.") for name in names]
     steps += [
-        NextStep(f"ci-tasks retry {id}", "After an edit: run the failed step again where the run was kept.")
+        NextStep(f"ci-tasks retry {id}", "After an edit: run the failed step again in the kept run.")
         for id in [*kept][:_MOST_NAMED]
     ]
     if again := [*of[words.FAILED], *of[words.VACUOUS], *of[words.BLOCKED], *of[words.CANCELLED]]:
@@ -295,10 +295,10 @@ def _run_again(records: Sequence[RunRecord]) -> NextStep:
     command = f"ci-tasks remote --host {shlex.quote(hosts)} {shlex.quote(label)}"
     rows = list(dict.fromkeys(record.row for record in records if record.label == label))
     if len(rows) > _MOST_NAMED or any("," in row for row in rows):
-        return NextStep(f"{command} --last-failed", "Run again what did not pass in the label's last run.")
+        return NextStep(f"{command} --last-failed", "Run again the rows that did not pass in the label's last run.")
     return NextStep(
         f"{command} --only {shlex.quote(','.join(rows))} --keep",
-        "Run it again, and keep what `shell` and `retry` need.",
+        "Run it again, and keep its container and workspace for `shell` and `retry`.",
     )
 
 

@@ -162,7 +162,7 @@ def _not_seen(samples: Sequence[GpuSample], gpus: Sequence[_Gpu], ended_at: floa
 
 
 def _fullest(gpus: Sequence[_Gpu], ended_at: float | None) -> str:
-    """`GPU 1 was fullest at 10:32:08 UTC: this run 61 GiB, others 70 GiB, of 140 GiB`."""
+    """`GPU 1 used most memory at 10:32:08 UTC: this run 61 GiB, others 70 GiB, of 140 GiB`."""
     ends = {gpu.number: gpu.samples[-1].t if ended_at is None else ended_at for gpu in gpus}
     late = [(gpu, one) for gpu in gpus for one in gpu.samples if 0 <= ends[gpu.number] - one.t <= _FULLEST_SECONDS]
     if not late:
@@ -170,14 +170,14 @@ def _fullest(gpus: Sequence[_Gpu], ended_at: float | None) -> str:
     gpu, sample = max(late, key=lambda pair: (pair[1].used or 0) / (pair[1].total or 1 << 40))
     if (sample.used or 0) < _NOTABLE_MIB:  # a sample a second does not show why it was full
         return ""
-    head = f"GPU {gpu.number} was fullest at {_clock(sample.t)}"
+    head = f"GPU {gpu.number} used most memory at {_clock(sample.t)}"
     total = f" of {_gib(sample.total)}" if sample.total else ""
     memory = gpu.memory(sample)
     if not any(memory.values()):
-        return f"{head}: {_gib(sample.used or 0)}{total}; who held it was not seen"
+        return f"{head}: {_gib(sample.used or 0)}{total}; its owners are unknown"
     parts = [f"{_OWNERS[owner]} {_gib(mib)}" for owner, mib in memory.items() if mib]
     rest = (sample.used or 0) - sum(memory.values())
-    parts += [f"{_gib(rest)} of no process that was listed"] if rest >= _NOTABLE_MIB else []
+    parts += [f"{_gib(rest)} of no listed process"] if rest >= _NOTABLE_MIB else []
     return f"{head}: {', '.join(parts)},{total}"
 
 

@@ -28,7 +28,7 @@ try:
 except ImportError as error:
     raise Blocked(
         "this Python was built without SQLite, so there is no history of runs",
-        hint="build it again where SQLite's header files are (Debian: libsqlite3-dev), or take the system's Python",
+        hint="rebuild it with SQLite's header files (Debian: libsqlite3-dev), or use the system's Python",
     ) from error
 
 VERSION = 6  # `PRAGMA user_version`; to be raised with every change of the tables
@@ -227,7 +227,7 @@ def _set_aside(place: Path, why: str) -> None:
     for end in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             os.replace(f"{place}{end}", f"{place}.damaged{end}")
-    warn_once(f"{place} is damaged ({why}); it is now {place.name}.damaged, and made again from the run directories")
+    warn_once(f"{place} is damaged ({why}); renamed to {place.name}.damaged, and rebuilt from the run directories")
 
 
 def warn_once(message: str) -> None:

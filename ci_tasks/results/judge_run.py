@@ -87,8 +87,8 @@ def _mask_leftovers(run: RunDir) -> None:
 def _of_install_steps(events: Sequence[Event]) -> list[Deviation]:
     """What the row had of the install steps that other runs, or other rows of its command, share with it."""
     again = "shared by runs with the same install steps; --fresh-env installs them again"
-    changed = "another row of the command changed what its rows share; run this row alone"
-    texts = {"packages": ("resolved in each run", again), "changed": ("made for each job", changed)}
+    changed = "another row of the command changed the shared packages; run this row alone"
+    texts = {"packages": ("resolved in each run", again), "changed": ("created for each job", changed)}
     said = dict.fromkeys((*event.event.partition(" ")[::2], event.name or "") for event in events)
     return [Deviation(of or kind, texts[kind][0], here, texts[kind][1]) for kind, of, here in said if kind in texts]
 
@@ -96,7 +96,7 @@ def _of_install_steps(events: Sequence[Event]) -> list[Deviation]:
 def _withheld(run: RunDir) -> list[Deviation]:
     names = withheld_archives(run)
     here = f"withheld: {some(names, _MOST_NAMED)}"
-    return [Deviation("artifacts", "uploaded as they are", here, f"the run has secrets: {ARCHIVE}")] if names else []
+    return [Deviation("artifacts", "uploaded unchanged", here, f"the run has secrets: {ARCHIVE}")] if names else []
 
 
 def _with_evidence(
@@ -148,7 +148,7 @@ def _with_gpu_use(record: RunRecord, run: RunDir, ended_at: float | None, events
 
 
 def gpu_samples(run: RunDir) -> list[GpuSample]:
-    """The rows of gpu.csv; none where there is no such file."""
+    """The rows of gpu.csv; none if there is no such file."""
     return read_gpu_samples(content_of(run.gpu_samples, _LARGEST_SAMPLES).decode("utf-8", "replace"))
 
 

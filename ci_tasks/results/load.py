@@ -47,7 +47,7 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except RecordError as error:
-        raise UnreadableRun(str(error), hint="a record.json that is removed is made again from its run") from None
+        raise UnreadableRun(str(error), hint="a removed record.json is rebuilt from its run") from None
 
 
 def find_one(name: str, statuses: tuple[str, ...] = NOT_PASSED) -> tuple[str, RunDir]:
@@ -95,7 +95,7 @@ def _not_started(batch: BatchState | None, remote: RemoteLocation | None) -> Ver
     if batch is not None and batch.is_active:
         return Verdict(WAITING if batch.phase == "running" else batch.phase, "", NO_EVIDENCE)
     if remote is not None and not remote.complete:
-        why = f"whether it began on {remote.host} is not known here: `ci-tasks attach` asks"
+        why = f"unknown here whether it started on {remote.host}: `ci-tasks attach` asks"
         return Verdict(WAITING, why, NO_EVIDENCE)
     if batch is None:
         return Verdict(PLANNED, "", NO_EVIDENCE)

@@ -36,7 +36,7 @@ PROBE = "probe"  # the deviation's name
 _MAX_SHOWN = 20
 _MAX_TEXT = 300
 _FRAMEWORKS = ("pytest", "unittest")
-NOT_SEEN = "not seen: no process that the probe reached has imported it"
+NOT_SEEN = "not seen: no process with the probe has imported it"
 _MAX_OVERLAY_TEXT = 200
 _MAX_FILES = 5
 _WHY_COMPILED = (
@@ -229,13 +229,13 @@ def _not_seen(evidence: RunEvidence | None, calls: Iterable[DockerInvocation]) -
     deviations: list[Deviation] = [item for call in calls for item in call.deviations if item.what == PROBE]
     yield from dict.fromkeys(item.here for item in deviations if item.here.startswith("none"))
     if evidence is None:
-        yield "nothing that processes noted is here"
+        yield "no records of processes"
         return
     if not evidence.processes:
         yield "no Python process was seen"
     yield from _hook_failures(evidence)
     if evidence.unread:
-        yield f"what {evidence.unread} processes noted could not be read, or was too much"
+        yield f"what {evidence.unread} processes recorded could not be read, or was too much"
 
 
 # -- overlays: which tree processes imported of each, which compiled parts stayed the installed ones -------------------
@@ -266,7 +266,7 @@ def overlay_use(overlay: Overlay, directory: str, evidence: RunEvidence | None) 
             return OverlayUse(f"contradicted: {problem}", problem, compiled)
     count = len({process.key for process, module in seen if module.name in overlay.modules})
     who = "the one process that was" if count == 1 else f"all {count} processes that were"
-    return OverlayUse(f"shown: {who} seen to import it had it from there" if count else NOT_SEEN, compiled=compiled)
+    return OverlayUse(f"shown: {who} seen to import it loaded it from there" if count else NOT_SEEN, compiled=compiled)
 
 
 def with_overlay_uses(

@@ -37,7 +37,7 @@ _BELIEVED = 24 * 3600.0  # seconds
 _DOING = {
     "preparing": "before its rows were prepared",
     "installing": "during the install steps",
-    "running": "before the row began",
+    "running": "before the row started",
 }
 
 
@@ -49,7 +49,7 @@ class BatchHasNoRows(UsageError):
             super().__init__(f"{batch} is being prepared", hint=f"`ci-tasks attach {batch}` waits for its rows")
         else:
             why = state.why_not_started
-            super().__init__(f"{batch} has no rows: {why}", hint="`ci-tasks clean` removes what it left")
+            super().__init__(f"{batch} has no rows: {why}", hint="`ci-tasks clean` removes its leftovers")
         self.batch, self.state = batch, state
 
 
@@ -98,16 +98,16 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
     if directory is not None:
         directory = directory.expanduser().resolve()
         if directory.exists() and not directory.is_dir():
-            raise UsageError(f"{directory} is not a directory", hint="name a new directory with --out")
+            raise UsageError(f"{directory} is not a directory", hint="choose a new directory with --out")
         if directory.exists() and any(directory.iterdir()):
-            raise UsageError(f"{directory} is not empty", hint="name a new directory with --out")
+            raise UsageError(f"{directory} is not empty", hint="choose a new directory with --out")
         directory.mkdir(parents=True, exist_ok=True)
         return Batch(f"{stamp}-{slug}", directory)
     try:
         runs = make_home() / "runs"
     except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
         message = f"{home()} cannot be the directory for runs: {error.strerror}"
-        raise UsageError(message, hint=f"{HOME_ENV} names it (else ~/.local/state/ci-tasks)") from None
+        raise UsageError(message, hint=f"{HOME_ENV} sets it (default: ~/.local/state/ci-tasks)") from None
     for attempt in range(1, 1000):
         id = f"{stamp}-{slug}" + (f"-{attempt}" if attempt > 1 else "")
         path = runs / id
@@ -281,7 +281,7 @@ class BatchState:
     def why_not_started(self) -> str:
         """Why a row of it has not begun, when it is not active."""
         if self.phase == "ended":
-            return "the command ended before the row began"
+            return "the command ended before the row started"
         restarted = self.boot_id not in (None, processes.boot_id())
         return f"{'the machine restarted' if restarted else 'the client was killed'} {_DOING[self.phase]}"
 

@@ -220,7 +220,7 @@ def find_runs(name: str, config: Config, host: str | None) -> list[FoundRun]:
         return store.find(name)
     spec = config.host(host)
     if spec.kind == "local":
-        raise UsageError(f"host {spec.name} is this machine", hint="its runs are known without --host")
+        raise UsageError(f"host {spec.name} is this machine", hint="leave out --host: its runs are known here")
     with closing(open_connection(spec)) as connection:
         listed = list({run.dir: run for run in connection.request(Request("runs")).runs if run.is_row}.values())
         adopted = [(run.id, _adopt(run, spec, connection)) for run in listed if _is_called(run, name)]
@@ -241,7 +241,7 @@ def _adopt(remote_run: RunSummary, spec: HostSpec, connection: ReconnectingConne
         remote = read_remote(run)
         if remote is None or not remote.adopted or remote.directory != remote_run.dir:
             raise Blocked(
-                f"host {spec.name} has a run {remote_run.id}, and another one by that name is here: {run.path}",
+                f"host {spec.name} has a run {remote_run.id}, but another run with this id is here: {run.path}",
                 hint="`ci-tasks clean --days N` removes old runs from this machine",
             )
     if not os.path.exists(run.claims):
@@ -324,7 +324,7 @@ def shell(name: str) -> int:
     from ci_tasks.hosts.ssh import SSHConnection
 
     runner, directory = (shlex.quote(path) for path in (f"{remote.directory}/bin/agent.pyz", remote.directory))
-    message = shlex.quote("ci-tasks: nothing is left of the run on its host; --keep keeps a failed one")
+    message = shlex.quote("ci-tasks: the run was removed from its host; --keep keeps a failed run")
     script = f"[ -e {runner} ] || {{ echo {message} >&2; exit 2; }}; exec python3 -I {runner} shell {directory}"
     with closing(SSHConnection(remote.address or remote.host)) as connection:
         return connection.interactive(f"exec sh -c {shlex.quote(script)}")

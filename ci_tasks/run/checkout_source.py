@@ -78,9 +78,7 @@ class CheckoutSource:
         event = event_context(self, secrets=self.workflow.secrets)
         found = shown_outputs(self.workflow, jobs, event, self.suite.describe)
         if option and not found:
-            hint = (
-                "give the log of a job that reads one in a script, a variable or an image, or --output JOB.NAME=VALUE"
-            )
+            hint = "pass the log of a job that uses one in a script, a variable or an image, or --output JOB.NAME=VALUE"
             raise UsageError(f"{option} shows no output of another job", hint=hint)
         sources = {f"needs.{name.replace('.', '.outputs.', 1)}": option or "CI's log" for name in found}
         shown, given = by_job(found), self.given
@@ -161,7 +159,7 @@ def open_source(
     called = {of[1] for job in found.jobs.values() if (of := OF_REPOSITORY.fullmatch(job.uses or ""))}
     if unused := next((name for name in given.workflow_dirs if name not in called), ""):
         message = f"--workflow-dir {unused}: {found.path} calls no workflow of it{did_you_mean(unused, called)}"
-        raise UsageError(message, hint=f"it calls those of: {', '.join(sorted(called)) or 'no other repository'}")
+        raise UsageError(message, hint=f"it calls workflows of: {', '.join(sorted(called)) or 'no other repository'}")
     if not given.outputs_from:
         return source
     from ci_tasks.logs.job_log import jobs_in
@@ -219,7 +217,7 @@ def _usual(path: Path, rev: str | None) -> str:
     candidates = [name for name in usual if name in there] or (usual if not there else there if len(there) == 1 else [])
     if candidates:
         return candidates[0]
-    raise _no_workflow(path, rev, f"has {len(there)} workflows: which one is meant?")
+    raise _no_workflow(path, rev, f"has {len(there)} workflows: choose one")
 
 
 def _no_workflow(path: Path, rev: str | None, why: str) -> CheckoutError:
@@ -272,7 +270,7 @@ def find_checkout(repo: str | None) -> tuple[Path, str]:
     for name in (suite.directory for suite in registry.suites() if suite.directory):
         if _has_workflow(here.parent / name):
             return (here.parent / name).resolve(), f"the sibling ../{name}"
-    return resources.path(SAMPLE), "no checkout was named and none is here"
+    return resources.path(SAMPLE), "no checkout given and none found here"
 
 
 def current_checkout() -> Path | None:

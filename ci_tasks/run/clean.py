@@ -73,7 +73,7 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
             _print(run.lines)
             cleaned.append(run)
         if not cleaned:
-            print("no run has left anything")
+            print("nothing to remove")
         pruned = connection.request(Request("prune", days=old, all_environments=everything))
         _print([*pruned.lines, *(f"  left: {each}" for each in pruned.left)])
         cleaned += [CleanedRun("packages that runs share", pruned.left)] if pruned.left else []
@@ -149,13 +149,13 @@ def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
     if run.alive and (run.is_row or not is_ours or is_active):
         return "it runs"
     if not is_ours:
-        return "" if is_old else "it is another person's, and younger than --days"
+        return "" if is_old else "it belongs to another user and is younger than --days"
     if run.kept and not everything:
         return "it was kept for `shell`; --all removes it"
     if not run.is_row and is_active:
-        return "its command is not over"
+        return "its command is still running"
     if run.is_row and not _is_fetched(run) and not everything:
-        return "its results were not fetched, or it was only planned: `fetch` it first, or --all"
+        return "its results are not fetched, or it was only planned: `fetch` it first, or use --all"
     return ""
 
 
@@ -211,15 +211,15 @@ def _cleaned_here(info: RunSummary, is_used: bool, days: float | None, everythin
     if not info.is_row:
         has_venv = any(os.path.lexists(os.path.join(run.path, name)) for name in SETUP_PARTS)
         if not is_used and (everything or info.state != "planned") and has_venv:
-            return "its venv is removed", [*end_and_clean(run.path), *remove_setup(run.path)]
+            return "its venv was removed", [*end_and_clean(run.path), *remove_setup(run.path)]
     elif info.kept and not everything:
-        return "stays, it was kept for `shell`; --all removes what was kept", ()
+        return "kept for `shell`; --all removes it", ()
     elif info.state != "planned" and (
         os.path.lexists(run.workspace) or not (status := read_status(run)).has_ended or status.left
     ):
         with suppress(OSError, UnreadableRun):
             load_record(run)  # so that a run whose runner was killed has its record
-        return "what it left is removed", end_and_clean(run.path)
+        return "its leftovers were removed", end_and_clean(run.path)
     return "", ()
 
 

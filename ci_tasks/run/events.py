@@ -301,7 +301,7 @@ def resumable(label: str, checkout: str) -> BatchJournal:
                 )
             return journal
     raise UsageError(
-        f"no command of label {label} on this checkout was left unfinished", hint="`ci-tasks runs` lists what ran"
+        f"no command of label {label} on this checkout is unfinished", hint="`ci-tasks runs` lists what ran"
     )
 
 
@@ -316,5 +316,5 @@ def read_journal(batch: Batch) -> BatchJournal | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
-        raise UsageError(f"{path} is no journal of events: {error}", hint="run the label again") from None
+        raise UsageError(f"{path} is not an event log: {error}", hint="run the label again") from None
     return BatchJournal(batch, asked[0], tuple(placed)) if asked else None

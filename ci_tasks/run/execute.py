@@ -193,7 +193,7 @@ class LabelExecution:
         ended, waiting = sum(execution.record is not None for execution in self.executions), len(self._waiting)
         running = len(self.executions) - ended - waiting
         self.view.print_message(
-            f"resuming {journal.batch.id}: {ended} ended, {running} still running, {waiting} to be started"
+            f"resuming {journal.batch.id}: {ended} ended, {running} still running, {waiting} waiting"
         )
 
     def _take_up(self, execution: RowExecution, host: str, run: RunDir) -> None:
@@ -344,7 +344,7 @@ class LabelExecution:
     def _not_started(self, run: RunDir, status: str, reason: str) -> RunRecord:
         """A terminal sends ^C to the programs of a start too, such as git: that they failed is not the host's fault."""
         if status == BLOCKED and self.ready.interrupts.count:
-            status, reason = CANCELLED, f"cancelled while it was being started: {reason}"
+            status, reason = CANCELLED, f"cancelled during its start: {reason}"
         return record_not_started(run, status, reason)
 
     def _record_attempt(self, execution: RowExecution, session: HostSession, record: RunRecord, run: RunDir) -> None:
@@ -365,7 +365,7 @@ class LabelExecution:
             return
         self._stopping = True
         name = execution.row.row
-        why = f"{name} failed (--fail-fast)" if failed else f"{name} could not begin (--detach starts all rows or none)"
+        why = f"{name} failed (--fail-fast)" if failed else f"{name} could not start (--detach starts all rows or none)"
         self.view.print_message(f"cancelling the other rows, since {why}")
         for other in self.executions:
             other.is_stopped = other.record is None
@@ -379,7 +379,7 @@ class LabelExecution:
             return
         session.is_dropped = True
         self.view.print_message(
-            f"dropping host {session.name}: no test of its first two rows was seen ({record.reason}); "
+            f"dropping host {session.name}: no test of its first two rows ran ({record.reason}); "
             "rows go to another host if one can run them"
         )
         for execution in self.executions:
@@ -452,7 +452,7 @@ class LabelExecution:
         for execution in self.executions:
             execution.is_stopped = False
             if execution.is_waiting:
-                self._finish_unstarted(execution, CANCELLED, "cancelled before it began")
+                self._finish_unstarted(execution, CANCELLED, "cancelled before it started")
         running = sum(execution.attempt is not None for execution in self.executions)
         if count == 1 and running:
             self.view.print_message(f"cancelling the running rows ({running}); ^C again kills them")

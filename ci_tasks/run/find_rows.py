@@ -80,7 +80,7 @@ def why_no_rows(source: CheckoutSource, label: str, base: str | None) -> str:
     """Why `label` has none."""
     why = "its `if:` is false for a pull request, or its matrix is empty"
     if source.given.outputs:
-        why = "by the given outputs its `if:` is false, or its matrix is empty"
+        why = "with these outputs its `if:` is false, or its matrix is empty"
     elif source.suite.is_changed(label):
         why = f"no test file is new or modified since {base or BASE} (--base REV names another)"
     return f"label {label} has no row: {why}"
@@ -157,7 +157,7 @@ def _undecided(source: CheckoutSource, job: Job, event: EventContext) -> Workflo
         jobs = ", ".join(rows.missing_outputs(job, event))
         option = f"--run-needs runs {jobs} here, or " if jobs else ""
         return UnknownValueError(f"the rows are not known: {error.message}", hint=f"{option}{error.hint}")
-    assert job.call is not None, "its own matrix is known, so that of a job that calls it is not"
+    assert job.call is not None, "its own matrix is known, so the matrix of a calling job is not"
     return _undecided(source, job.call.caller, event)
 
 
@@ -201,7 +201,7 @@ def _run_job(
     done = processes.run_program(["bash", run.script], plan.timeout_minutes * 60, job_environment(plan, run.path))
     if done.code != 0:
         message = f"job {job.id}, whose output decides the rows, ends with {done.code}: {done.last_line}"
-        raise CiTasksError(message, hint=f"--output {job.id}.NAME=VALUE does without it")
+        raise CiTasksError(message, hint=f"--output {job.id}.NAME=VALUE replaces it")
     resolve = rows.row_resolver(source.workflow, job, row, here)
     written = {step.id: _written(os.path.join(run.outputs, step.id)) for step in job.steps if step.id}
     resolve.contexts["steps"] = {step: {"outputs": outputs} for step, outputs in written.items()}

@@ -59,8 +59,8 @@ def open_config(*checkouts: str | Path | None, quiet: bool = False) -> Config:
         layer = ConfigLayer(text, resources.shown(file), overrides_only=_in_checkout(file, checkouts or (None,)))
         if layer.overrides_only and not _trust_record(content).exists():
             notices.append(
-                f"{layer.file} is part of the checkout and does not count: its content is not trusted yet. "
-                "Read it, then `ci-tasks hosts --trust` makes its overrides count"
+                f"{layer.file} is part of the checkout and ignored, because it is not trusted yet. "
+                "Read it, then `ci-tasks hosts --trust` applies its overrides"
             )
             continue
         if not layer.overrides_only:
@@ -81,12 +81,12 @@ def _included(name: str, file: Path, notices: list[str], checkouts: Sequence[str
     if re.match(_LOGIN, name):  # git would pass it on as an argument, which everybody on this machine can read
         raise ConfigError("include must not contain a login", file=label, hint="git's credential helper may have it")
     if not is_address and _in_checkout(path, checkouts or (None,)):
-        hint = f"copy it to where {resources.shown(file)} is"
-        raise ConfigError("it is part of the checkout, which gives overrides alone", file=label, hint=hint)
+        hint = f"copy it next to {resources.shown(file)}"
+        raise ConfigError("it is part of the checkout, which may only set overrides", file=label, hint=hint)
     layer = ConfigLayer(_fetched(name, label, notices) if is_address else _read(path)[1], label)
     if includes(layer):
         raise ConfigError(
-            "a file that is included includes no other", file=layer.file, hint=f"{resources.shown(file)} may"
+            "an included file cannot include another", file=layer.file, hint=f"{resources.shown(file)} may"
         )
     return layer
 
@@ -114,7 +114,7 @@ def _fetched(address: str, label: str, notices: list[str]) -> str:
             if age is None and isinstance(error, ConfigError):
                 raise
             if age is None:
-                hint = f"it needs the network once, and a {_NAME} at its root"
+                hint = f"it needs network access once, and a {_NAME} at its root"
                 raise ConfigError(f"cannot be included: {problem}", file=label, hint=hint) from None
             notices.append(f"{label} was not updated: its copy of {age / 3600:.0f} h ago counts; {problem}")
     return _read(copy)[1]
@@ -136,8 +136,8 @@ def trust(checkout: str | None) -> tuple[str, str]:
     files = [file for file in _files() if _in_checkout(file, (checkout,))]
     if not files:
         raise UsageError(
-            "no hosts.yaml of a checkout is used here, so there is nothing to trust",
-            hint="it has to lie in the current directory, and in the checkout; --repo names the checkout",
+            "no hosts.yaml of a checkout is used here, so `--trust` has no effect",
+            hint="it must be in the current directory and in the checkout; --repo sets the checkout",
         )
     content, text = _read(files[0])
     resources.make_home()
@@ -183,7 +183,7 @@ def _files() -> Iterator[Path]:
     named = os.environ.get(HOSTS_ENV)
     files = [resources.users_hosts(), Path(_NAME), *([Path(named).expanduser()] if named else [])]
     if named and not files[-1].is_file():
-        raise ConfigError("there is no such file", file=str(files[-1]), hint=f"{HOSTS_ENV} names it")
+        raise ConfigError("no such file", file=str(files[-1]), hint=f"{HOSTS_ENV} names it")
     places = {file.resolve(): file for file in files if file.is_file()}  # one that is named twice keeps its first place
     yield from places.values()
 

@@ -80,8 +80,8 @@ def execute_label(
     which is printed."""
     if options.detach and len(config.select_hosts(request.host)) > 1:
         raise UsageError(
-            f"--detach is for one host, and {request.host} is several",
-            hint="without it, the terminal may be closed at any time: `--resume` comes back to all rows",
+            f"--detach takes one host, but {request.host} has several",
+            hint="without it, you may close the terminal at any time: `--resume` continues with all rows",
         )
     journal = resumable(request.label, str(source.path)) if options.resume else None
     if journal:
@@ -96,7 +96,7 @@ def execute_label(
             raise UsageError(
                 f"the checkout is not what {batch.id} runs: "
                 f"tree {journal.asked.tree[:12]} then, {checkout.tree[:12]} now",
-                hint="restore it (git stash), or run the label again; `--last-failed` takes what did not pass",
+                hint="restore it (git stash), or run the label again; `--last-failed` runs the rows that did not pass",
             )
         if view is None:
             count = counted(len(ready.rows), "row")
@@ -155,7 +155,7 @@ def _install(ready: PreparedBatch, planner: RowPlanner, view: EventView) -> None
 def _left(execution: RowExecution, view: EventView) -> str:
     """Say whether a row that is left to itself runs, or what it waits for. Returns its run directory."""
     run = execution.attempt.prepared.run if execution.attempt else execution.run
-    assert run is not None, "rows are left once each was given to a host"
+    assert run is not None, "internal error: rows without a host"
     status = read_status_if_readable(run)
     waits = f"waits: {'; '.join(status.waiting)}" if status.waiting else ""
     view.print_message(f"{execution.row.row} {waits or ('runs' if status.phase == 'running' else status.phase)}")
@@ -186,8 +186,8 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_o
     """Write the run directories that `run` would execute, with their checkouts; `makes_on_host`: on another host
     there too. Returns their plans."""
     if len(config.select_hosts(request.host)) > 1:
-        why = "which row runs where is decided when GPUs are free"
-        raise UsageError(f"plan is for one host, and {request.host} is several: {why}", hint="name one of them")
+        why = "rows are assigned to hosts when GPUs are free"
+        raise UsageError(f"plan takes one host, but {request.host} has several: {why}", hint="name one of them")
     ready = prepare(source, config, request, open_executor, only_plans=True)
     ready.interrupts.restore()
     if not ready.rows:
@@ -221,7 +221,7 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
             shutil.rmtree(batch.path, ignore_errors=True)
             raise
         tree, step = row.plan.checkout.tree, row.plan.retry.step if row.plan.retry else 0
-        same = "nothing changed since, so the same tree runs again" if tree == before.checkout.tree else ""
+        same = "no file changed, so the same tree runs again" if tree == before.checkout.tree else ""
         print(f"run {row.plan.id}: {id} again from step {step} on {before.host}; {same or f'tree {tree[:12]}'}")
         ready = PreparedBatch(batch, (row.row,), (session,), None, row.plan.checkout, planned_rows={0: row})
         ready.interrupts.defer()
@@ -271,21 +271,21 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
     row = shlex.join(["ci-tasks", "remote", *(() if checkout.sample else ("--repo", checkout.path)), *words])
     why, hint = "", f"run the whole row again: `{row}`"
     if not checkout.sample and not os.path.isdir(checkout.path):
-        hint = "run the row in another checkout, with --keep"
+        hint = "run the row in another checkout with --keep"
     if remote is not None and remote.adopted:
-        why, hint = "was started from another machine", "retry it there: its script is not here"
+        why, hint = "was started from another machine", "retry it there: this machine does not have its script"
     elif remote is not None and remote.kind == "slurm":
-        why = "ran on Slurm, and its allocation is gone, so no workspace is left to go on in"
+        why = "ran on Slurm, and its allocation ended, so its workspace is gone"
     elif status.exists and not is_over(run):
         why, hint = "has not ended", f"`ci-tasks attach {id}` waits for it, `ci-tasks cancel {id}` ends it"
     elif status.kept is None and load_record(run).status == PASSED:
         why = "passed: it has no failed step to run again"
     elif status.kept is None:
-        why = "was not kept: only a failed run of --keep is"
+        why = "was not kept: use --keep, which keeps failed runs"
     elif checkout.overlays:
         why = "ran with overlays, which `retry` cannot change"
     elif not os.path.isdir(checkout.path):
-        why = f"is of {checkout.path}, which is gone"
+        why = f"belongs to {checkout.path}, which no longer exists"
     if why:
         raise UsageError(f"{id} {why}", hint=hint)
     return id, run

@@ -172,8 +172,8 @@ def _check_home_outside_checkout(source: CheckoutSource) -> None:
     repository = find_repository(source.path)
     if repository is None or not repository.ignores(home / "runs"):
         raise UsageError(
-            f"{store.HOME_ENV} is {home}, inside the checkout, and no command writes there",
-            hint="name a directory elsewhere, or have git ignore this one",
+            f"{store.HOME_ENV} is {home}, inside the checkout, where no command may write",
+            hint="choose a directory outside, or add this one to .gitignore",
         )
 
 
@@ -182,7 +182,7 @@ def _check_tests_exist(rows: Sequence[Row], code: Snapshot) -> None:
         if row.test and code.read_file(row.test) is None:
             raise CheckoutError(
                 f"row {row.row} of label {row.label} runs {row.test}, which is not in the checkout",
-                hint="it is not committed, and not an untracked file either: is it ignored, or was it renamed?",
+                hint="it is neither committed nor untracked: is it ignored, or was it renamed?",
             )
 
 
@@ -193,7 +193,7 @@ def announce_large_files(checkout: Path) -> None:
         names = some([printable(name) for name, _ in files], _MOST_SHOWN)
         size = sum(size for _, size in files) / 1e6
         print(f"large untracked files travel with the working tree, {size:.0f} MB in all: {names}")
-        print("to leave them behind, press ^C and add them to .gitignore or .git/info/exclude", flush=True)
+        print("to exclude them, press ^C and add them to .gitignore or .git/info/exclude", flush=True)
 
 
 # -- what is planned for a host ----------------------------------------------------------------------------------------

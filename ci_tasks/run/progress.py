@@ -199,7 +199,7 @@ def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, ho
     elif status.stalled:
         state, message = STALLED, f"no output for {read_description(run).stall_minutes:g} min"
     elif not note:
-        message = "collecting what it leaves" if status.phase == "collecting" else last_line(run)
+        message = "collecting results" if status.phase == "collecting" else last_line(run)
     return RowProgress(row, state, seconds, message, host, gpu_ids=status.gpu_ids or (), log=run.log)
 
 

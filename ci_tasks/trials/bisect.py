@@ -153,7 +153,7 @@ def images_of(listed: str) -> tuple[str, ...]:
     images = [name for name in names if name and not name.startswith("#")]
     if len(images) < 2 or len({*images}) < len(images):
         message = f"--images takes two different images or more, not {len(images)} of {listed}"
-        raise UsageError(message, hint="`--images OLDEST,…,NEWEST`, or a file with one image in each line")
+        raise UsageError(message, hint="`--images OLDEST,…,NEWEST`, or a file with one image per line")
     return tuple(images)
 
 
@@ -161,7 +161,7 @@ def _result(trial: Trial, search: Search) -> BisectionResult:
     """Say how it ended."""
     runs = len(trial.outcomes)
     if trial.is_interrupted:
-        print(f"interrupted after {counted(runs, 'run')}; the same command goes on from here", flush=True)
+        print(f"interrupted after {counted(runs, 'run')}; the same command continues from here", flush=True)
         return BisectionResult(CANCELLED, BISECT[CANCELLED], (), runs)
     verdict = trial.verdict(trial.rows[0])
     tried = len({one.setting for one in trial.outcomes})

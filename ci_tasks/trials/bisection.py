@@ -242,7 +242,7 @@ class Bisect:
         testable = sum(1 << at for at in range(len(self.graph)) if at not in seen.dead)
         alike = len({self.graph.descendants[at] & testable for at in members}) == 1
         if is_certain and members == [0]:
-            return TrialVerdict(NOT_GOOD, f"{self.settings[0]} fails as the bad end does", 1 - ERROR)
+            return TrialVerdict(NOT_GOOD, f"{self.settings[0]} fails like the bad end", 1 - ERROR)
         # If many runs fail in another way, the rate of the one that is looked for is not the same everywhere; and if
         # the bad end fails in several ways, it is a guess which one is meant, unless a signature says it.
         is_guess = not self.target and seen.others[self.graph.bad] > 0

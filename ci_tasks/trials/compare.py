@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 BASE = "base"
 # What is printed beside a word. bench/trials.py simulates these promises.
 _RIGHT = f"; wrong in at most {100 * ERROR:.0f} % of comparisons"
-_NO_RISE = f"; a failure rate that rose by {100 * RISE:.0f} points or more is overlooked in at most {100 * ERROR:.0f} %"
+_NO_RISE = f"; a failure rate that rose by {100 * RISE:.0f} points or more is missed in at most {100 * ERROR:.0f} %"
 _PROMISES = {
     **dict.fromkeys((YOURS, FIXED), _RIGHT),
     **dict.fromkeys((BROKEN, FLAKY, FINE), _NO_RISE),
-    CANNOT_TELL: "; the same command goes on from here, with --max-runs for more",
-    BLOCKED: "; nothing was shown about the code: `ci-tasks doctor` says what the host lacks",
+    CANNOT_TELL: "; the same command continues from here, with --max-runs for more",
+    BLOCKED: "; nothing is known about the code: `ci-tasks doctor` shows what the host lacks",
 }
 
 
@@ -89,7 +89,7 @@ def compare(
     there = {row.row for row in rows_named(sources[BASE], label, None)}
     if missing := [name for name in names if name not in there]:
         message = f"the base {commit[:12]} has no row {missing[0]} of label {label}: nothing to compare it with"
-        raise UsageError(message, hint="--only leaves out what is new on your tree, --base names another base")
+        raise UsageError(message, hint="use --only to leave out new rows, or --base for another base")
     if options.ci:
         print("\n".join(map(printable, _in_ci(source, label, rows_here))), flush=True)
     run = RunRequest(label, None, host, image=options.image, rows=names, probe=not options.no_probe)
@@ -97,7 +97,7 @@ def compare(
         trees = {side: stack.enter_context(pinned(each, None)) for side, each in sources.items()}
         yours, base = (trees[side].checkout for side in (YOURS, BASE))
         if base.tree == yours.tree:
-            raise UsageError(f"your tree is that of the base {base.commit[:12]}", hint="--base REV names another one")
+            raise UsageError(f"your tree equals the base {base.commit[:12]}", hint="--base REV names another one")
         subjects = {side: Subject(each, run, trees[side]) for side, each in sources.items()}
         runner = Runner(config, subjects.__getitem__, ExecutionOptions(events=events), execute=execute)
         settings = {side: tree.checkout.tree for side, tree in trees.items()}

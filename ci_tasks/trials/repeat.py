@@ -36,8 +36,8 @@ def repeat(
     what there is; an error is raised after that too."""
     if request.keep and not until_fail:
         raise UsageError(
-            "--repeat and --keep cannot be combined: a container and a workspace of every failure would be kept",
-            hint="with --until-fail, those of the first failure are kept",
+            "--repeat and --keep cannot be combined: every failure would keep a container and a workspace",
+            hint="--until-fail keeps those of the first failure",
         )
     runs = times or _UNTIL_FAIL_LIMIT
     with pinned(source, request.base) as tree:
@@ -94,5 +94,5 @@ def _print(trial: Trial, runner: Runner, rule: Repeat, label: str) -> None:
     lines += ["", *results.deviations([runner.record(one) for one in trial.outcomes], width), ""]
     words = Counter(verdict.word for verdict in verdicts.values())
     summary = ", ".join(f"{count} {word}" for word, count in words.items()) or "no row ran"
-    ended = "; interrupted, --resume goes on" if trial.is_interrupted else ""
+    ended = "; interrupted, --resume continues" if trial.is_interrupted else ""
     print("\n".join([*lines, f"{label}: {counted(len(trial.outcomes), 'run')}: {summary}{ended}"]), flush=True)

@@ -132,15 +132,15 @@ def _result(
     there = truncated(ci.text or ci.line or "no reason in its log", _LONGEST)
     here = truncated((record.triage and record.triage.text) or record.reason or record.status, _LONGEST)
     differs = "; ".join(truncated(str(item), _LONGEST) for item in found.differs) or f"CI: {there}; here: {here}"
-    weak = "; the log says little of why, so this is a weak sign" if ci.confidence < _UNSURE else ""
-    environment = f"; CI's failure was its environment's ({ci.cause})" if ci.verdict == rules.BLOCKED else ""
+    weak = "; the log shows little of the cause, so this is weak evidence" if ci.confidence < _UNSURE else ""
+    environment = f"; CI's failure came from its environment ({ci.cause})" if ci.verdict == rules.BLOCKED else ""
     often = "" if options.repeat or environment else "; `--repeat 20` tells whether it is flaky"
     more = {
         rules.REPRODUCED: f": {there}; equal on both sides: {truncated('; '.join(found.same), 2 * _LONGEST)}{weak}",
         rules.SAME_KIND: f": {differs}; `--repeat 20` may show it, `diff` compares two runs",
         rules.DIFFERENT_FAILURE: f": {differs}",
         rules.PASSED_HERE: f"{environment}{often}",
-        rules.BLOCKED: "; nothing was shown about the code: repair the environment, or name another --host",
+        rules.BLOCKED: "; nothing is known about the code: fix the environment, or use another --host",
     }
     is_fixed = options.on_my_tree and verdict.word == rules.PASSED_HERE
     word, why = rules.FIXED_HERE if is_fixed else verdict.word, verdict.why + more[verdict.word]
@@ -174,8 +174,8 @@ def find_job(recovered: RecoveredJob, options: ReproduceOptions, given: GivenVal
     if not commit:
         hint = "--rev REV names it, --on-my-tree runs your working tree"
         if FAILED_STEPS_ONLY in recovered.missing:
-            hint = f"the log has failed steps only: save all of it with `gh run view RUN --log`\n{hint}"
-        raise UsageError("the log does not say which commit CI ran", hint=hint)
+            hint = f"the log has failed steps only: save the whole log with `gh run view RUN --log`\n{hint}"
+        raise UsageError("the log does not show which commit CI ran", hint=hint)
     source = _checkout_at(mine, commit, recovered, options).with_outputs_of([recovered])
     row, at = _row(source, recovered, options), source.rev or commit
     return CiJob(mine if options.on_my_tree else source, recovered, row, at, is_merged_here=at != commit)
@@ -239,7 +239,7 @@ def _row(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOpti
         return which.row
     near = "".join(f"\n  --label {shlex.quote(row.label)} --only {shlex.quote(row.row)}" for row in which.nearest)
     raise UsageError(
-        f"the log does not say which row of {source.workflow.place} it is of: {which.why}",
+        f"the log does not show its row of {source.workflow.place}: {which.why}",
         hint=f"name it:{near}" if near else "--label LABEL --only ROW names it; `jobs` lists them",
     )
 

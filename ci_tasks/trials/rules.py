@@ -140,7 +140,7 @@ class Repeat:
         seen, runs = ways(known), len(known)
         failed, equal = seen.total(), _equal_failures(known)
         if not runs:
-            return TrialVerdict(UNCLEAR, "no run says anything of the code")
+            return TrialVerdict(UNCLEAR, "no run tested the code")
         # The early look at equal failures takes one tail's half of the error.
         bounds = interval(failed, runs, ERROR * (0.5 if equal else 0.75))
         low, high = percents(bounds)
@@ -186,7 +186,7 @@ class Match:
             return TrialVerdict(SAME_KIND, "alike, but not shown to be the same")
         missed = f"CI's failure happens here in less than {100 * (1 - ERROR ** (1 / len(known))):.0f} % of runs"
         if matches:
-            return TrialVerdict(DIFFERENT_FAILURE, f"it fails in another way; {missed}", 1 - ERROR)
+            return TrialVerdict(DIFFERENT_FAILURE, f"it fails differently; {missed}", 1 - ERROR)
         return TrialVerdict(PASSED_HERE, f"it passed here in {counted(len(known), 'run')}; {missed}", 1 - ERROR)
 
 
@@ -261,7 +261,7 @@ class AB:
             way = more[-1] or (kinds[0] if len(kinds) == 1 else "")
             return TrialVerdict(YOURS, "your tree fails more often than the base", 1 - ERROR, way)
         if not yours and stake(counts[_ANY][0], 0, pairs) * ERROR >= 1:
-            return TrialVerdict(FIXED, "your tree never failed, the base did more often", 1 - ERROR)
+            return TrialVerdict(FIXED, "your tree never failed, the base failed more often", 1 - ERROR)
         if not all(_no_rise(b, y, pairs) for b, y in counts.values()):
             return None
         if not yours:
@@ -271,7 +271,7 @@ class AB:
             return None
         if 2 * base.total() > pairs:
             return TrialVerdict(BROKEN, "the base fails in most runs, too", 1 - ERROR, main)
-        return TrialVerdict(FLAKY, "both fail now and then in the same way", 1 - ERROR, main)
+        return TrialVerdict(FLAKY, "both fail sometimes in the same way", 1 - ERROR, main)
 
 
 def _no_rise(base: int, yours: int, pairs: int) -> bool:

@@ -107,7 +107,7 @@ class Trial:
         self._file = open(self.path, "a+b")
         try:
             if try_lock(self._file.fileno()) is False:
-                raise UsageError(f"another command is at this very {self.question}", hint="its log goes on there")
+                raise UsageError(f"another command runs this {self.question}", hint="its log continues there")
             self._read()
         except BaseException:
             self._file.close()
@@ -122,7 +122,7 @@ class Trial:
         for number, outcome in enumerate(self.outcomes, 1):
             self._say(number, outcome)
         if self.outcomes:
-            print(f"going on after {counted(len(self.outcomes), 'run')} of before ({self.path})", flush=True)
+            print(f"continuing after {counted(len(self.outcomes), 'run')} so far ({self.path})", flush=True)
         with noticed() as interrupted:
             try:
                 while not until() and (runs := self._wanted(rule)):
@@ -147,7 +147,7 @@ class Trial:
 
     def verdict(self, row: str) -> TrialVerdict:
         """The row's verdict; that it was interrupted, if it has none."""
-        return self.verdicts.get(row) or TrialVerdict(CANCELLED, "interrupted; the same command goes on from here")
+        return self.verdicts.get(row) or TrialVerdict(CANCELLED, "interrupted; the same command continues from here")
 
     def _wanted(self, rule: RuleOfRow) -> list[TrialRun]:
         """The runs that come next, those of one setting together: its tree is sent once for all rows."""
@@ -180,11 +180,11 @@ class Trial:
         try:
             head, *entries = whole.split(b"\n") if newline else [b""]
             if head not in (b"", self._asked):
-                raise RecordError(self.path.name, "", "it is of another trial")
+                raise RecordError(self.path.name, "", "it belongs to another trial")
             self.outcomes = [from_json(Outcome, entry, where=self.path.name) for entry in entries]
         except RecordError as error:
-            hint = "--fresh begins again, without it"
-            raise UsageError(f"{self.path} is not what a trial left there: {error}", hint=hint) from None
+            hint = "--fresh starts over, without it"
+            raise UsageError(f"{self.path} is not a trial's file: {error}", hint=hint) from None
         self._file.truncate(len(text) - len(torn))  # a line that was being written when its program was killed
         if not head:
             self._write(self._asked)
@@ -279,8 +279,8 @@ class Runner:
             self.blocked = 0 if one.counts or one.status == MISSING else self.blocked + 1
             yield one
             if one.setting == self.known_to_run and self.blocked > 1:
-                hint = f"`ci-tasks doctor --host {one.host}` says what it lacks; the same command then goes on"
-                raise Blocked(f"{one.host} cannot run what should run: {one.reason}", hint=hint)
+                hint = f"`ci-tasks doctor --host {one.host}` shows what it lacks; the same command then continues"
+                raise Blocked(f"{one.host} cannot run the trial: {one.reason}", hint=hint)
 
     def run(self, run: TrialRun) -> list[Outcome]:
         """Run the rows once. Raises KeyboardInterrupt, Blocked if nothing has run before, and UsageError unless another

@@ -10,14 +10,14 @@ from ci_tasks.errors import EXIT_CANCELLED
 
 CANCELLED = "cancelled"
 _BLOCKED = {"blocked": (125, "the environment could not run it; nothing is known about the code")}
-_CANCELLED = {CANCELLED: (EXIT_CANCELLED, "you stopped it; the same command goes on from here")}
+_CANCELLED = {CANCELLED: (EXIT_CANCELLED, "you stopped it; the same command continues from here")}
 
 # Of several rows, the first word counts that one of them has.
 MEANINGS: Mapping[str, Mapping[str, tuple[int, str]]] = {
     "reproduce": {
         "reproduced": (0, "the same failure: the same kind, and at least one equal piece of evidence beyond it"),
         "passed here": (1, "it passed: flaky, or a difference matters"),
-        "different failure": (3, "it fails in another way"),
+        "different failure": (3, "it fails differently"),
         "same kind": (4, "alike, but not shown to be the same failure; what differs is listed"),
         **_BLOCKED,
     },
@@ -30,7 +30,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[int, str]]] = {
         **_BLOCKED,
         "cannot tell": (4, "none of the others is shown after `--max-runs` new runs"),
         "already broken": (0, "the base fails in most runs too"),
-        "flaky": (0, "both fail now and then in the same way"),
+        "flaky": (0, "both fail sometimes in the same way"),
         "fixed": (0, "your tree never failed, and the base fails more often"),
         "fine": (0, "your tree never failed"),
         "passes": (0, "a row of several that passed once on your tree: not compared"),
@@ -38,10 +38,10 @@ MEANINGS: Mapping[str, Mapping[str, tuple[int, str]]] = {
     },
     "bisect": {
         "found": (0, "the first bad commit or image"),
-        "unclear": (1, "several may be it: those between show nothing, or 400 runs were not enough"),
-        "not good": (2, "the good end fails as the bad end does: name an older one"),
-        "not bad": (2, "the bad end did not fail in 30 runs: name one where it fails"),
-        "untestable": (2, "an end does not show the failure: name one where the row runs"),
+        "unclear": (1, "several candidates: the ones between cannot be tested, or 400 runs were not enough"),
+        "not good": (2, "the good end fails like the bad end: choose an older one"),
+        "not bad": (2, "the bad end did not fail in 30 runs: choose one that fails"),
+        "untestable": (2, "an end does not show the failure: choose one where the row runs"),
         **_CANCELLED,
     },
 }

@@ -273,7 +273,7 @@ def _check_needs(at: _At, jobs: Mapping[str, Job], bodies: Map) -> None:
     for job in jobs.values():
         missing = next((name for name in job.needs if name not in jobs), None)
         if missing is not None or job.id not in done:
-            there = f"needs the job {missing!r}, which is not there{did_you_mean(missing, jobs)}" if missing else ""
+            there = f"needs the job {missing!r}, which does not exist{did_you_mean(missing, jobs)}" if missing else ""
             message = there or "needs itself, through other jobs or directly"
             raise replace(at, job=job.id).error(message, bodies[job.id].lines["needs"])
 

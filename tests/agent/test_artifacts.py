@@ -94,7 +94,7 @@ def test_a_name_that_leads_elsewhere_is_not_followed(run: Run, take: Take) -> No
     files = take(stream(entry("logs/ok"), *map(entry, names)))
     assert set(files) - {"left-out.json"} <= {f"{AT}/ok", f"{AT}/x"}
     assert sorted({*os.listdir(run.path.parent)} - {"stream"}) == before
-    assert set(left_out(files).values()) == {"its path leads elsewhere"}
+    assert set(left_out(files).values()) == {"its path points outside the workspace"}
 
 
 def test_links_and_devices_are_named_and_not_made(take: Take) -> None:
@@ -102,7 +102,7 @@ def test_links_and_devices_are_named_and_not_made(take: Take) -> None:
     odd = [entry(f"logs/odd{at}", kind=kind) for at, kind in enumerate(kinds)]
     files = take(stream(*odd, entry("logs/odd0/passwd"), entry("logs/z")))
     assert set(files) == {f"{AT}/odd0/passwd", f"{AT}/z", "left-out.json"}
-    assert left_out(files) == {f"{LOGS}/odd{at}": "neither a plain file nor a directory" for at in range(5)}
+    assert left_out(files) == {f"{LOGS}/odd{at}": "neither a regular file nor a directory" for at in range(5)}
     assert {file["bytes"] for file in json.loads(files["left-out.json"])["files"]} == {None}, "unknown, not 0"
 
 
@@ -123,7 +123,7 @@ def test_a_stream_that_breaks_off_leaves_no_half_of_a_file(
     monkeypatch.setattr(artifacts, "MAX_SECONDS", 1.0 if hangs else 60.0)
     files = take(stream(entry("logs/a"), entry("logs/b", b"x" * 50_000))[:20_000], hangs=hangs)
     assert f"{AT}/b" not in files
-    assert left_out(files)[LOGS] == f"the copy broke off, or took longer than {1 if hangs else 60} s"
+    assert left_out(files)[LOGS] == f"the copy failed, or took longer than {1 if hangs else 60} s"
 
 
 def test_a_path_inside_another_is_taken_once(take: Take, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_host_that_has_too_many_files_is_named_once(
     for name in "abc":
         (tmp_path / name).touch()
     files = take(runtime="none", artifacts=(str(tmp_path),))
-    assert left_out(files) == {str(tmp_path): "not all of it was copied within 0 s"}
+    assert left_out(files) == {str(tmp_path): "copying did not finish within 0 s"}
 
 
 def test_only_what_changed_since_the_run_began_is_taken_from_the_host(run: Run, take: Take, tmp_path: Path) -> None:

@@ -360,7 +360,7 @@ def test_it_is_cancelled_its_seconds_after_the_last_client(install: str, clock: 
     agent.status = Status()
     assert is_cancelled() and is_cancelled()
     said = Path(agent.paths.log).read_text()
-    assert said == "ci-tasks: cancelled, since no client waits for it any more\n"
+    assert said == "ci-tasks: cancelled: no client waits for it\n"
 
 
 def test_a_client_that_is_killed_waits_no_more(install: str) -> None:

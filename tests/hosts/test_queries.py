@@ -73,8 +73,8 @@ def facts(host: HostSpec, answer: QueryAnswer, *, gpus: bool) -> HostFacts:
         ),
         # A driver that dies half way has shown nothing reliable.
         (GPU.format(0) + "Unable to determine the device handle for GPU1: Unknown Error\n", 15, None),
-        ("", 1, (0, "it said nothing")),
-        ("", 0, (0, "it said nothing")),
+        ("", 1, (0, "no output")),
+        ("", 0, (0, "no output")),
     ],
 )
 def test_gpus_of_this_machine(says: str, code: int, counted: tuple[int, str] | None) -> None:
@@ -164,7 +164,7 @@ RUNTIMES = [
     ("docker", f"docker {VERSION}", "27.1.1\n", 0, ""),
     ("podman", f"podman {VERSION}", "5.0\n", 0, ""),
     ("docker", f"docker {VERSION}", f"\n{NO_DAEMON}\n", 1, f"docker ({NO_DAEMON})"),
-    ("docker", f"docker {VERSION}", "", 1, "docker (it said nothing)"),
+    ("docker", f"docker {VERSION}", "", 1, "docker (no output)"),
     # one without a daemon is there if its program says so
     ("apptainer", "apptainer --version", "apptainer version 1.3.4", 0, ""),
     ("apptainer", "apptainer --version", "FATAL: no config", 255, "apptainer (FATAL: no config)"),

@@ -202,7 +202,7 @@ def test_a_link_that_dies_again_and_again_costs_not_a_byte(host: PipedHost, tmp_
     done(remote_run)
     assert Path(remote_run.run.log).read_bytes() == b"".join(b"line %d\n" % n for n in range(1, 2001)) * 2
     notices = [manager.connection.messages.get() for _ in range(manager.connection.messages.qsize())]
-    assert any("is down" in line and "goes on" in line for line in notices)
+    assert any("is down" in line and "continue" in line for line in notices)
     assert any("is back" in line for line in notices)
 
 
@@ -225,7 +225,7 @@ def test_a_login_script_does_no_harm(host: PipedHost, before: str) -> None:
         # an account that may not run commands
         ("echo 'This account is currently not available.'; exit 1; ", "This account is currently not available."),
         # a shell that talks for ever
-        ("yes hello | head -c 3000000; exit 1; ", "a login script on the host prints without end; its last line: "),
+        ("yes hello | head -c 3000000; exit 1; ", "a login script on the host prints endlessly; its last line: "),
         # one that takes what was for us
         ("head -c 30 > /dev/null; ", "a login script on the host reads standard input"),
     ],
@@ -444,7 +444,7 @@ def test_another_users_workspace_is_refused_with_its_owner_and_nothing_is_left_i
         host.spec, host.user = replace(host.spec, workspace=theirs + name), 65534
         with pytest.raises(Blocked, match="the workspace on the host cannot be used: .*" + why) as refused:
             host.open().connection.run_queries({}, 30)
-        assert "`workspace` of the host in hosts.yaml" in refused.value.hint
+        assert "`workspace` in hosts.yaml" in refused.value.hint
         assert os.listdir(theirs) == []
 
 
@@ -607,7 +607,7 @@ def test_a_run_that_was_made_but_never_begun_is_lost_and_cleared_away(host: Pipe
     assert host.left() != []
     manager.attach(remote_run)
     done(remote_run)
-    assert "never began" in aborted(remote_run, LOST)
+    assert "never started" in aborted(remote_run, LOST)
     assert host.left() == []
 
 

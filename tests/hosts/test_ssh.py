@@ -66,7 +66,7 @@ def test_a_refused_host_key_comes_with_the_next_step(verdict: str, found: HostKe
     ("attributes", "phrases"),
     [
         ({"tried": ["/id"]}, ["Permission denied (publickey) for alice", "tried: /id; no agent", "authorized_keys"]),
-        ({"unusable": ["/my id"]}, ["or are no keys: /my id", "ssh-add '/my id'"]),
+        ({"unusable": ["/my id"]}, ["or not a key): /my id", "ssh-add '/my id'"]),
         ({"is_partial": True, "wanted": ["keyboard-interactive"]}, ["accepted a key, but also wants keyboard-"]),
         ({"wanted": ["password"]}, ["Permission denied (password)", "takes only password", "never asks"]),
     ],

@@ -93,7 +93,7 @@ def test_a_signal_that_ends_a_client_cancels_as_ctrl_c_does(
     client = place.start()
     client.send_signal(number)
     ends(client, 130)
-    assert place.statuses() == {("cancelled", "cancelled before it began")}
+    assert place.statuses() == {("cancelled", "cancelled before it started")}
     assert not place.processes()
 
 
@@ -132,7 +132,7 @@ def test_cancel_ends_a_living_client_and_what_a_killed_one_left(there: Place) ->
     done = there.person.ci_tasks("cancel", "last")
     assert (done.code, "cancelled " in done.out) == (0, True), done
     ends(client, 130)
-    assert there.statuses() == {("cancelled", "cancelled before it began")}
+    assert there.statuses() == {("cancelled", "cancelled before it started")}
     assert not there.processes()
     there.start_and_kill()
     killed = max(path.name for path in (there.person.home / "runs").iterdir())

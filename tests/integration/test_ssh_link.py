@@ -224,7 +224,7 @@ def test_a_host_that_takes_the_connection_and_says_nothing(sshd: Sshd, connect: 
     with TcpProxy((box.ip, box.port)) as proxy:
         proxy.blackhole()
         sshd.alias("silent", box, HostName="127.0.0.1", Port=str(proxy.port), ConnectTimeout="1")
-        assert "no SSH server answers there (not within 1 s)" in refused(connect, "silent")
+        assert "no SSH server answers (not within 1 s)" in refused(connect, "silent")
 
 
 # Using

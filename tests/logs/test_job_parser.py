@@ -230,7 +230,7 @@ CUT: list[tuple[tuple[bytes, ...], list[str]]] = [
     ((b"orphan",), ["the log's end"]),
     ((b"exit code 1", b"orphan"), ["the log's end", "the exit code"]),
     ((b"HEAD is now",), ["the merge's parents"]),
-    ((b"%H", b" fetch "), ["the whole commit"]),
+    ((b"%H", b" fetch "), ["the full commit"]),
     ((b" fetch ", b"%H", b"HEAD is"), ["the commit"]),
 ]
 

@@ -153,7 +153,7 @@ def declaring(size: int) -> bytes:
     ("data", "message"),
     [
         (zipped({"0_a.txt": TEXT * 100})[:-30], "cannot be read: "),
-        (declaring(3 << 30), "so it is no log"),
+        (declaring(3 << 30), "so it is not a log"),
         (zipped({}), "it contains nothing"),
         (zipped({"cpu/1_Set up job.txt": TEXT, "cpu/2_Run.txt": TEXT}), "is a zip without a log"),  # parts of a job
         (zipped({"0_a.txt": bytes(9999)}), "is binary"),
@@ -175,7 +175,7 @@ def test_what_is_no_log_is_refused_with_the_reason(tmp_path: Path, data: bytes, 
 def test_a_gzip_bomb_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_file, "_HARMLESS_BYTES", 1 << 20)
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * (2 << 20)))
-    assert "has more than 1 MiB, so it is no log" in refused(tmp_path / "x.gz").message
+    assert "has more than 1 MiB, so it is not a log" in refused(tmp_path / "x.gz").message
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * (1 << 19)))
     read(str(tmp_path / "x.gz"))
 
@@ -191,4 +191,4 @@ def test_what_is_no_file_or_cannot_be_read(tmp_path: Path, piped: Piped, monkeyp
     for path, message in {**unread, **devices, str(tmp_path): "Is a directory"}.items():
         assert message in refused(path).message
     monkeypatch.setattr(sys, "stdin", None)
-    assert "nothing is piped in" in refused("-").message
+    assert "standard input is a terminal" in refused("-").message

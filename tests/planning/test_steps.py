@@ -123,7 +123,7 @@ def test_a_step_that_frees_room_on_cis_machine_is_left_out(script: str, planned_
     steps = f"- run: |\n    {script.replace(chr(10), chr(10) + '    ')}\n- run: x\n"
     planned = plan(steps)
     assert (len(planned.steps), len(planned.deviations)) == (planned_steps, 2 - planned_steps)
-    assert all(deviation.why == "frees room on CI's machine" for deviation in planned.deviations)
+    assert all(deviation.why == "frees disk space on CI's machine" for deviation in planned.deviations)
     assert len(plan(steps, "container: ubuntu\n").steps) == 2, "a container has a file system of its own"
 
 
@@ -208,7 +208,7 @@ def test_download_artifact_unpacks_what_was_uploaded_here_or_blocks() -> None:
     assert download("{name: logs, path: in}")[0] == unpack.format("in", "logs")
     assert download("{}")[0] == unpack.format("./logs", "logs") + unpack.format("'./log dir'", "'log dir'")
     flat = download("{pattern: log*s, merge-multiple: true}")
-    assert flat == (unpack.format(".", "logs"), "what a job that ran here uploaded: logs")
+    assert flat == (unpack.format(".", "logs"), "uploads of jobs that ran here: logs")
     for inputs in ("{name: other}", "{pattern: x*}", "{name: logs, run-id: 7}"):
         text, here = download(inputs)
         assert here.startswith("blocked: no job that ran here uploaded ")
@@ -245,7 +245,7 @@ def test_what_an_earlier_step_decides_is_refused_wherever_it_stands(part: str, r
     ("steps", "job", "message"),
     [
         ("- run: x\n  shell: pwsh\n", "", "the shell 'pwsh' is not supported here; valid: bash, sh, python, or"),
-        ('- run: x\n  shell: "bash \'open {0}"\n', "", "its shell cannot be read as words: No closing quotation"),
+        ('- run: x\n  shell: "bash \'open {0}"\n', "", "its shell cannot be parsed: No closing quotation"),
         ("- {run: x, background: true}\n", "", "`background` is not supported: steps run one after another"),
         ("- {parallel: [{run: x}]}\n", "", "`parallel` is not supported"),
         ("- run: x\n", "services: {db: {image: x}}\n", "`services`: service containers are not supported"),
@@ -253,7 +253,7 @@ def test_what_an_earlier_step_decides_is_refused_wherever_it_stands(part: str, r
         (
             "- run: |\n    sudo rm -rf /opt/az\n    make\n",
             "",
-            "takes /opt/az from the machine, which would be this one",
+            "takes /opt/az from the machine, which would be yours",
         ),
         ("- run: x\n  id: ../up\n", "", "the id '../up' is no identifier"),
         ('- run: "echo \\0"\n', "", "a NUL byte, which no script and no variable can hold"),

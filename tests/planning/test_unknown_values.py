@@ -130,7 +130,7 @@ def test_a_given_input_has_the_type_that_the_workflow_declares(text: str, value:
 def test_a_job_whose_if_only_github_can_answer_runs_since_it_was_asked_for() -> None:
     planned = plan("if: vars.ENABLED == 'true'\nsteps: [{run: x}]")
     (named,) = (item for item in planned.deviations if item.what == "if")
-    assert named.ci == "only GitHub knows whether it runs: vars.ENABLED == 'true'"
+    assert named.ci == "only GitHub knows if it runs: vars.ENABLED == 'true'"
 
 
 def test_what_is_assumed_of_the_pull_request_is_named() -> None:

@@ -221,11 +221,11 @@ def test_logs_are_read_one_after_another_while_the_page_is_written() -> None:
 
 
 def test_a_failure_says_who_held_the_memory_and_lists_the_exceptions_that_the_probe_saw() -> None:
-    use = GpuUse(fullest="GPU 1 was fullest at 10:32:10 UTC: others 70 GiB, of 140 GiB")
+    use = GpuUse(fullest="GPU 1 used most memory at 10:32:10 UTC: others 70 GiB, of 140 GiB")
     probe = ProbeSummary(exceptions=(f"pid 7: {HOSTILE}",))
     text = "".join(page("b", [Run(replace(record("ppo", "failed", triage=TRIAGE), gpu_use=use, probe=probe))]))
     article = text[text.index("<article") : text.index("</article>")]
-    assert "<dt>GPU memory</dt><dd>ppo: GPU 1 was fullest at 10:32:10 UTC: others 70 GiB" in article
+    assert "<dt>GPU memory</dt><dd>ppo: GPU 1 used most memory at 10:32:10 UTC: others 70 GiB" in article
     assert "<dt>uncaught</dt><dd>" in article and HOSTILE not in article
 
 

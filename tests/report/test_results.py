@@ -58,7 +58,7 @@ def test_a_difference_that_one_row_has_twice_counts_once() -> None:
 
 
 def test_our_own_sentence_is_not_cut() -> None:
-    text = "Python processes note what they import, how they fail and how they end; torch's flight recorder is on"
+    text = "Python processes record imports, failures and how they end; torch's flight recorder is on"
     assert "left out" not in "".join(deviations([record("a", deviations=[differs("probe", "none", text)])]))
 
 
@@ -78,7 +78,7 @@ def test_what_was_so_in_the_last_run_is_counted_and_rows_that_never_began_have_n
     assert deviations(records, None, known, "ci-tasks report b --deviations") == [
         "Different from CI (CI → here; why):",
         "  image:  merge → tree; yours [a]",
-        "Different from CI as in the last run: 1; `ci-tasks report b --deviations` lists them",
+        "Same differences from CI as in the last run: 1; `ci-tasks report b --deviations` lists them",
     ]
     assert deviations([records[1]]) == []
 

@@ -96,7 +96,7 @@ def flakes(width: int) -> list[str]:
 def planned(width: int) -> list[str]:
     """Rows that cannot run here, and one that can; the first one differs from CI more than the others."""
     lacks = ("8 GPUs (found 0: no nvidia-smi on PATH)", "docker (the daemon does not answer)")
-    code = Deviation("code", "merge of 12 into main", "your working tree", "your working tree is what is tested")
+    code = Deviation("code", "merge of 12 into main", "your working tree", "your working tree is tested")
     image = Deviation("image", IMAGE, "no container", "runtime of host h100a")
     keys: dict[str, Any] = {"host": "h100a", "gpus": 8, "secrets": ("WANDB_API_KEY",), "deviations": (code,)}
     rows = [test_table.plan(row, f"{RUNS}/{at:02d}", lacks, **keys) for at, row in enumerate(CKPT[:-1], 2)]

@@ -115,17 +115,17 @@ def test_what_was_not_seen_is_said(samples: list[GpuSample], sentences: list[str
 FULL: dict[str, tuple[list[GpuSample], str]] = {
     "with a stranger": (
         [*series(50), *series(3, 50, used=138 * GIB, processes=(OURS, THEIRS)), *series(7, 53)],
-        "GPU 1 was fullest at 10:31:50 UTC: this run 61 GiB, others 70 GiB, 7.0 GiB of no process that was listed,"
+        "GPU 1 used most memory at 10:31:50 UTC: this run 61 GiB, others 70 GiB, 7.0 GiB of no listed process,"
         " of 140 GiB",
     ),
     "of unknown owners": (
         series(60, used=31 * GIB, processes=(UNKNOWN,)),
-        "GPU 1 was fullest at 10:31:00 UTC: processes of unknown owners 30 GiB,"
-        " 1.0 GiB of no process that was listed, of 140 GiB",
+        "GPU 1 used most memory at 10:31:00 UTC: processes of unknown owners 30 GiB,"
+        " 1.0 GiB of no listed process, of 140 GiB",
     ),
     "nobody was listed": (
         series(60, used=139 * GIB),
-        "GPU 1 was fullest at 10:31:00 UTC: 139 GiB of 140 GiB; who held it was not seen",
+        "GPU 1 used most memory at 10:31:00 UTC: 139 GiB of 140 GiB; its owners are unknown",
     ),
     "a peak between two samples": (series(60, used=40), ""),
     "long before the end": ([*series(3, -900, used=139 * GIB), *series(60, used=None)], ""),

@@ -69,7 +69,7 @@ def test_archives_that_were_withheld_are_named(run: RunDir) -> None:
 def test_what_other_rows_changed_of_the_shared_install_steps_is_a_deviation(run: RunDir) -> None:
     Path(run.events).write_text('{"t": 1, "event": "changed checkout", "name": "changed since: a.py"}\n')
     (deviation,) = (item for item in judging.judge_run(run).deviations if item.what == "checkout")
-    assert (deviation.ci, deviation.here) == ("made for each job", "changed since: a.py")
+    assert (deviation.ci, deviation.here) == ("created for each job", "changed since: a.py")
 
 
 STACKS = """Current thread 0x1 (most recent call first):
@@ -126,7 +126,7 @@ def test_a_row_that_ran_out_of_gpu_memory_says_who_held_it(run: RunDir) -> None:
     sample = GpuSample(101.0, 1, "GPU-1", used=71680, total=143360, processes=held)
     Path(run.gpu_samples).write_bytes(rows_of([sample], header=True) + b"no row of ours\n")
     judged = judging.judge_run(run)
-    assert judged.reason.endswith("; GPU 1 was fullest at 00:01:41 UTC: others 70 GiB, of 140 GiB")
+    assert judged.reason.endswith("; GPU 1 used most memory at 00:01:41 UTC: others 70 GiB, of 140 GiB")
     assert judged.gpu_use is not None
     assert judged.gpu_use.gpus[0].others == 71680
     stranger = "a process that is not this run's (pid 7, vllm) held 70 GiB on GPU 1 from 00:01:41 UTC to the end"
@@ -149,7 +149,7 @@ def test_an_exit_code_that_slurm_does_not_confirm_is_a_deviation(
 WRONG: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "not JSON"),
     "another version": ('{"version": "99.0"}', "version: this is format '99.0'"),
-    "a pipe": ("", "it is no regular file"),
+    "a pipe": ("", "it is not a regular file"),
     "a text where a number belongs": ('{"id": "b.01", "label": "l", "row": "r", "host": "h", "status": 3}', "status: "),
 }
 

@@ -155,7 +155,7 @@ def test_of_rays_exceptions_the_workers_own_line_is_shown() -> None:
 
 def test_the_summary_says_what_was_not_seen() -> None:
     assert probe_summary(None, RunDescription(), ()) is None
-    assert probe_summary(None, PLAN, ()) == ProbeSummary(not_seen=("nothing that processes noted is here",))
+    assert probe_summary(None, PLAN, ()) == ProbeSummary(not_seen=("no records of processes",))
     none = Deviation("probe", "none", "none in the container: the image has no Python from 3.8 on", "why")
     calls = (DockerInvocation((), (), (none,)), DockerInvocation((), (), (none,)))
     empty = probe_summary(RunEvidence(), PLAN, calls)
@@ -163,7 +163,7 @@ def test_the_summary_says_what_was_not_seen() -> None:
     found = RunEvidence(2005, 2003, {}, (process(1), process(2, end="")))
     summary = probe_summary(found, PLAN, ())
     assert summary is not None and (summary.processes, summary.ended, summary.counted) == (2, 1, 2005)
-    assert summary.not_seen == ("what 2003 processes noted could not be read, or was too much",)
+    assert summary.not_seen == ("what 2003 processes recorded could not be read, or was too much",)
 
 
 def test_a_file_that_is_none_has_no_evidence(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def _process(pid: int, *origins: str, name: str = "sglang") -> ProcessEvidence:
     return process(pid, "python", "train.py", imports=tuple(ImportedModule(name, origin) for origin in origins))
 
 
-SHOWN = "shown: the one process that was seen to import it had it from there"
+SHOWN = "shown: the one process that was seen to import it loaded it from there"
 CASES = [
     ([_process(1, OURS), _process(2), _process(3, OURS)], "shown: all 2 processes that were seen to import it", ""),
     (

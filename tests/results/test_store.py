@@ -216,10 +216,10 @@ def test_whether_a_command_works_on_its_rows_or_was_killed(state: BatchState, ac
 REASONS = [
     (own("preparing"), "the client was killed before its rows were prepared"),
     (own("installing"), "the client was killed during the install steps"),
-    (own("running"), "the client was killed before the row began"),
+    (own("running"), "the client was killed before the row started"),
     (replace(own("installing"), boot_id="another boot"), "the machine restarted during the install steps"),
     (replace(own("installing"), boot_id=None), "the client was killed during the install steps"),
-    (own("ended"), "the command ended before the row began"),
+    (own("ended"), "the command ended before the row started"),
 ]
 
 

@@ -223,7 +223,7 @@ class Played:
 
     def reattach(self, row: PreparedRow) -> None:
         if row.run.path not in self.host.jobs:
-            never = (LOST, f"it never began on {self.host.name}: the command that sent it went away before")
+            never = (LOST, f"it never started on {self.host.name}: the command that sent it ended first")
             write_record(row.run.remote, RemoteLocation(self.host.name, complete=True))
             self.host.jobs[row.run.path] = Job(row.run, Act(), 0.0, 0.0, never=never)
 

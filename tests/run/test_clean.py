@@ -27,7 +27,7 @@ def home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ROW, HERE, INSTALL = "01", "02", "environments/abc"
-NOT_FETCHED = "its results were not fetched, or it was only planned: `fetch` it first, or --all"
+NOT_FETCHED = "its results are not fetched, or it was only planned: `fetch` it first, or use --all"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ NOT_FETCHED = "its results were not fetched, or it was only planned: `fetch` it 
         (HERE, False, False, "ended", NOT_FETCHED),
         (ROW, False, True, "ended", "it was kept for `shell`; --all removes it"),
         (INSTALL, True, False, "running", "it runs"),
-        (INSTALL, False, False, "running", "its command is not over"),
+        (INSTALL, False, False, "running", "its command is still running"),
         # install steps that no command waits for any more
         (INSTALL, True, False, "ended", ""),
         (INSTALL, True, False, None, ""),

@@ -70,7 +70,7 @@ def test_a_host_whose_first_rows_end_before_their_tests_is_dropped_and_they_run_
     assert len(tried) in (2, 3), "another one may have begun between the ends of the two"
     assert {attempt.host for attempt in tried} == {"broken"}
     (message,) = (line for line in world.view.messages if "dropping host" in line)
-    assert message.startswith("dropping host broken: no test of its first two rows was seen (")
+    assert message.startswith("dropping host broken: no test of its first two rows ran (")
 
 
 def test_rows_that_end_before_their_tests_on_every_host_keep_their_status_and_the_last_host_takes_all(
@@ -241,7 +241,7 @@ def test_ctrl_c_cancels_what_runs_and_what_never_began_has_a_record_too(played: 
     world.when((lambda: world.runs("one")() and world.runs("two")(), press))
     done = world.execute_label()
     assert set(statuses(done).values()) == {"cancelled"}
-    assert by_row(done)["three"].reason == "cancelled before it began"
+    assert by_row(done)["three"].reason == "cancelled before it started"
     assert done.exit_code == 130
     assert any(line.startswith("cancelling the running rows (2)") for line in world.view.messages)
 

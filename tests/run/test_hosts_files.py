@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(place: Path, monkeypa
     with pytest.raises(ConfigError, match=r"hosts.yaml:2: not UTF-8: byte 0xe9"):
         open_config()
     monkeypatch.setenv("CI_TASKS_HOSTS", "gone.yaml")
-    with pytest.raises(ConfigError, match=r"gone.yaml: there is no such file"):
+    with pytest.raises(ConfigError, match=r"gone.yaml: no such file"):
         open_config()
 
 
@@ -149,12 +149,12 @@ def test_an_included_repository_is_fetched_and_its_copy_counts_without_a_network
     copy.unlink()
     with pytest.raises(ConfigError, match=r"cannot be included: git fetch .* does not (exist|appear)") as caught:
         open_config()
-    assert "needs the network once" in caught.value.hint
+    assert "needs network access once" in caught.value.hint
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "lab.yaml: cannot be read: No such file"), ("include: other", "lab.yaml: a file that is included")],
+    [(None, "lab.yaml: cannot be read: No such file"), ("include: other", "lab.yaml: an included file")],
 )
 def test_what_cannot_be_included_is_named(place: Path, text: str | None, message: str) -> None:
     users(place).write_text("include: lab.yaml\n")
@@ -175,7 +175,7 @@ def test_an_address_with_a_login_is_refused_and_not_repeated(place: Path, login:
 def test_a_file_of_the_checkout_is_not_included_either(place: Path) -> None:
     (checkout(place) / "lab.yaml").write_text(LAB)
     users(place).write_text(f"include: {place / 'lab.yaml'}\n")
-    with pytest.raises(ConfigError, match="part of the checkout, which gives overrides alone"):
+    with pytest.raises(ConfigError, match="part of the checkout, which may only set overrides"):
         open_config()
 
 
@@ -223,7 +223,7 @@ def test_a_file_in_the_checkout_does_not_count_before_it_is_trusted(place: Path,
     (checkout(place) / "hosts.yaml").write_text("not even: [YAML")
     config = open_config()
     assert list(config.hosts) == ["local", "sim"] and not config.overrides
-    assert "hosts.yaml is part of the checkout and does not count" in capsys.readouterr().err
+    assert "hosts.yaml is part of the checkout and ignored" in capsys.readouterr().err
 
 
 def test_a_trusted_file_in_the_checkout_gives_its_overrides_alone(place: Path, capsys: Any) -> None:
@@ -234,7 +234,7 @@ def test_a_trusted_file_in_the_checkout_gives_its_overrides_alone(place: Path, c
     assert list(config.hosts) == ["local", "sim"]
     assert not config.hosts["local"].env and not config.hosts["local"].secrets
     assert [override.step for override in config.overrides] == ["b"]
-    assert "hosts.yaml: its hosts do not count" in capsys.readouterr().err
+    assert "hosts.yaml: its hosts are ignored" in capsys.readouterr().err
 
 
 def test_trust_ends_when_the_content_changes(place: Path, capsys: Any) -> None:

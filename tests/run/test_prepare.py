@@ -147,7 +147,7 @@ def test_a_workflow_of_another_repository_comes_from_a_directory(
     (Path(repo) / ".github/workflows/other.yml").unlink()
     with pytest.raises(UsageError, match="calls no workflow of it; did you mean 'o/r'") as caught:
         plan(PlanOptions(label="after", repo=repo, workflow_dir=(f"o/rr={other}",)))
-    assert caught.value.hint == "it calls those of: o/r"
+    assert caught.value.hint == "it calls workflows of: o/r"
 
 
 def test_outputs_of_other_jobs_come_from_cis_log(

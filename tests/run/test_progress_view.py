@@ -166,7 +166,7 @@ def test_on_a_terminal_hosts_are_drawn_and_nothing_that_is_shown_controls_it(
     [
         ({}, "", RUNNING, "last"),
         ({}, "sending the code", RUNNING, "sending the code"),
-        ({"phase": "collecting"}, "", RUNNING, "collecting what it leaves"),
+        ({"phase": "collecting"}, "", RUNNING, "collecting results"),
         ({"stalled": True}, "", "stalled", "no output for 15 min"),
         ({"waiting": ["GPU 3", "GPU 4"], "stalled": True}, "", WAITING, "GPU 3; GPU 4"),
     ],

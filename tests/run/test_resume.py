@@ -62,7 +62,7 @@ def test_every_row_ends_once(left: World) -> None:
     assert [name for host in left.hosts.values() for name in host.began if name != "late"] == [
         name for name in begun if name != "late"
     ], "what ran was found, and not begun again"
-    assert left.view.messages[0] == f"resuming {done.id}: 1 ended, 2 still running, 1 to be started"
+    assert left.view.messages[0] == f"resuming {done.id}: 1 ended, 2 still running, 1 waiting"
 
 
 def test_the_second_command_tells_what_the_first_had_tried(left: World) -> None:
@@ -94,7 +94,7 @@ def test_a_host_with_a_row_that_runs_has_to_be_named(left: World) -> None:
 def test_a_command_that_ended_is_not_resumed(played: Make) -> None:
     world = played({"a": 4, "b": 4}, {"one": 4})
     world.execute_label()
-    with pytest.raises(UsageError, match="was left unfinished"):
+    with pytest.raises(UsageError, match="is unfinished"):
         world.execute_label(resume=True)
 
 

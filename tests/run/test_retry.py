@@ -18,7 +18,7 @@ ID = "20260101-120000-l.01"
 
 
 @pytest.mark.parametrize(
-    ("status", "why"), [("passed", "passed: it has no failed step to run again"), ("failed", "was not kept: only")]
+    ("status", "why"), [("passed", "passed: it has no failed step to run again"), ("failed", "was not kept: use")]
 )
 def test_a_run_that_nothing_was_kept_of_is_run_again_while_its_checkout_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, why: str
@@ -37,4 +37,4 @@ def test_a_run_that_nothing_was_kept_of_is_run_again_while_its_checkout_is_there
     shutil.rmtree(checkout)
     with pytest.raises(UsageError) as refused:
         retry(ID, keep=False)
-    assert refused.value.hint == "run the row in another checkout, with --keep"
+    assert refused.value.hint == "run the row in another checkout with --keep"

@@ -128,7 +128,7 @@ def test_a_host_that_blocks_commit_after_commit_has_to_run_the_bad_end(ask: Ask)
 
 
 def test_a_host_that_cannot_run_the_bad_end_blocks_and_the_same_command_goes_on_once_it_can(ask: Ask) -> None:
-    with pytest.raises(Blocked, match="one cannot run what should run: no GPU"):
+    with pytest.raises(Blocked, match="one cannot run the trial: no GPU"):
         ask(Runs(but(one=(BLOCKED, "no GPU"))))
     assert ask(Runs(truth)) == 0
 
@@ -141,7 +141,7 @@ def test_only_untestable_commits_left_are_listed(ask: Ask, capsys: Capture) -> N
 
 
 BAD_ENDS = [
-    (but(c0=(FAILED, "it is broken#1")), {}, "not good: .* fails as the bad end does"),
+    (but(c0=(FAILED, "it is broken#1")), {}, "not good: .* fails like the bad end"),
     (but(c0=(FAILED, "another")), {}, "untestable: .* does not show the failure: another"),
     (but(c0=(MISSING, "no row a")), {}, "untestable: .* does not show the failure: no row a"),
     (but(c8=(PASSED, "")), {}, "not bad: .* did not fail in 30 runs"),

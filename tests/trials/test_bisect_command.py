@@ -60,7 +60,7 @@ def test_ctrl_c_ends_a_run_and_the_same_command_finds_the_culprit(bisecting: Any
     begun.send_signal(signal.SIGINT)
     out, err = begun.communicate(timeout=60)
     assert begun.returncode == 130, out + err
-    assert "the same command goes on from here" in out
+    assert "the same command continues from here" in out
     assert not bisecting.processes()
     kept = journal(bisecting)
     assert {observation["host"] for observation in kept} == {"one"}
@@ -69,7 +69,7 @@ def test_ctrl_c_ends_a_run_and_the_same_command_finds_the_culprit(bisecting: Any
     events_file = bisecting.home.with_name("events.jsonl")
     result = bisecting.ci_tasks(*BISECT, "--host", "two", "--events", str(events_file))
     assert (result.code, result.err) == (0, ""), result.out
-    assert f"going on after {len(kept)} runs of before" in result.out
+    assert f"continuing after {len(kept)} runs so far" in result.out
     sha = bisecting.git("rev-parse", f"c{CULPRIT}").strip()
     assert f"the culprit: {sha}\n    change {CULPRIT}\n    somebody <somebody@example.com>, " in result.out
     assert "missing: unknown label 'quick'" in out + result.out

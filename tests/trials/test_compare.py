@@ -103,5 +103,5 @@ def test_what_cannot_be_compared_is_refused(source: CheckoutSource) -> None:
         compared(source, Script(), "c")
     file.write_text(workflow("a.py", "b.py"))
     (source.path / "code.py").unlink()
-    with pytest.raises(UsageError, match="your tree is that of the base"):
+    with pytest.raises(UsageError, match="your tree equals the base"):
         compared(source, Script())

@@ -62,7 +62,7 @@ ENDS: list[tuple[dict[str, Any], int, int, int, str]] = [
     ({"x": "BBB"}, 2, 3, 125, "3 runs: 1 unclear"),
     ({"x": "CCC"}, 1, 3, 130, "3 runs: 1 unclear"),
     ({"x": [".", lose_the_host, "."]}, 2, 3, 0, "3 runs: 1 passes"),
-    ({"x": [".", press]}, 9, 2, 130, "2 runs: 1 passes; interrupted, --resume goes on"),
+    ({"x": [".", press]}, 9, 2, 130, "2 runs: 1 passes; interrupted, --resume continues"),
 ]
 
 

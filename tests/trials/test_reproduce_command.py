@@ -144,11 +144,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"log": "gone.log", "host": "local,sim"}, "unknown host 'local,sim'"),
     ({"log": "LOG", "repeat": "0"}, "--repeat takes a whole number of repetitions"),
     ({"log": "LOG", "on_my_tree": True, "rev": "HEAD"}, "cannot be combined"),
-    ({"log": "PLAIN"}, "does not say which commit CI ran"),
+    ({"log": "PLAIN"}, "does not show which commit CI ran"),
     ({"log": "PLAIN", "rev": "HEAD"}, "--label LABEL --only ROW"),
     ({"log": "GREEN"}, "shows no failure"),
     ({"log": "LOG"}, "commit 111111111111, which CI ran, is neither in"),
-    ({"log": "FAILED"}, "the log has failed steps only: save all of it with `gh run view RUN --log`"),
+    ({"log": "FAILED"}, "the log has failed steps only: save the whole log with `gh run view RUN --log`"),
 ]
 
 

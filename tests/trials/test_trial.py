@@ -88,7 +88,7 @@ def test_the_interrupt_of_a_run_that_ends_its_rows_by_itself_ends_the_trial() ->
 def test_another_tree_begins_another_journal_and_two_commands_cannot_have_one() -> None:
     with trial(Machine(3)) as first:
         first.run(ab)
-        with pytest.raises(UsageError, match="another command is at this very compare"), trial(Machine()):
+        with pytest.raises(UsageError, match="another command runs this compare"), trial(Machine()):
             pass
     with trial(Machine(), tree="edited") as other:
         assert (other.path != first.path, other.outcomes) == (True, [])
@@ -107,7 +107,7 @@ def test_a_journal_may_end_in_half_a_line_and_nothing_else() -> None:
     assert second.count == 10
     for text in (whole + b"nonsense\n", whole.replace(b'"r1"', b'"r3"', 1)):
         first.path.write_bytes(text)
-        with pytest.raises(UsageError, match="not what a trial left there"), trial(Machine()):
+        with pytest.raises(UsageError, match="not a trial's file"), trial(Machine()):
             pass
     first.path.write_bytes(whole[:20])  # killed as it wrote the first line
     with trial(Machine()) as fresh:

@@ -56,17 +56,17 @@ def rewrite(
     if image != run.image:
         note("image", run.image, image, "named by the plan")
     if name is not None and run.last("name") != name:
-        put("name", name, run.last("name") or "(none)", "so that ci-tasks can find and remove the container")
+        put("name", name, run.last("name") or "(none)", "lets ci-tasks find and remove the container")
     if run.is_on("rm") and (name or run.has("name")):  # one without a name could not be found again
-        note("rm", "--rm", _REMOVED, "so that logs can be copied out after the end")
+        note("rm", "--rm", _REMOVED, "lets logs be copied after the end")
         options = [item for item in options if item.name != "rm"]
     taken = {posixpath.normpath(mount.destination) for mount in run.mounts}  # docker rejects duplicates
     volumes = (path for path in rules.volumes if posixpath.normpath(path) not in taken)
     labels = [f"{key}={value}" for key, value in rules.labels.items()]
-    add("labels", {label: option("label", label) for label in labels}, "so that leftovers of a run are recognised")
+    add("labels", {label: option("label", label) for label in labels}, "to recognise leftovers of a run")
     if not run.has("init") and (rules.runtime == "docker" or (rules.runtime == "podman" and has_init)):
-        add("init", {"--init": option("init")}, "so that SIGTERM stops the container")
-    add("env", {name: option("env", name) for name in rules.env}, "what ci-tasks hands to the run")
+        add("init", {"--init": option("init")}, "lets SIGTERM stop the container")
+    add("env", {name: option("env", name) for name in rules.env}, "what ci-tasks passes to the run")
     add("volumes", {path: option("volume", f"{path}:{path}") for path in volumes}, "directories of the run")
     if rules.runtime == "podman":
         options = _for_podman(run, options, has_init, note)
@@ -150,7 +150,7 @@ def _for_podman(
         else:
             here.append(item)
     if not run.is_on("privileged"):
-        why = "docker's default has some more (AUDIT_WRITE, MKNOD, NET_RAW)"
+        why = "docker's default has more (AUDIT_WRITE, MKNOD, NET_RAW)"
         note("capabilities", "docker's default", "podman's default", why)
     return [*here, _NO_PROXY, *([] if run.has("pids-limit") else [_NO_LIMIT])]
 
@@ -336,17 +336,17 @@ def _lost(run: DockerRun, runtime: str) -> List[Deviation]:
     yours = f"{runtime} runs as you, with the privileges, limits and devices that the host, or Slurm's job, gives you"
     rows = [
         (True, "runtime", "docker", runtime, f"hosts.yaml runtime: {runtime}"),
-        (own_network, "network", "its own", "the host's", "a port that is taken on the host is taken here"),
-        (pyxis and own_ipc, "ipc", "its own", "the host's", "/dev/shm is shared with all that runs on the host"),
-        (pyxis and own_pid, "processes", "its own", "the host's", "a pkill reaches all your processes on the host"),
+        (own_network, "network", "its own", "the host's", "a port in use on the host is in use here"),
+        (pyxis and own_ipc, "ipc", "its own", "the host's", "/dev/shm is shared with all processes on the host"),
+        (pyxis and own_pid, "processes", "its own", "the host's", "pkill reaches all your processes on the host"),
         (not root, "user", user, "your own user", f"{runtime} has no other"),
-        (apptainer and root, "user", "root", "you, looking like root", "--fakeroot: on the host it is you"),
+        (apptainer and root, "user", "root", "your user, shown as root", "--fakeroot: your own user on the host"),
         (bool(flags), "container flags", flags, "no effect", yours),
         (pyxis and run.has("gpus"), "gpus", gpus, "those of the job", "Slurm has chosen them"),
         (apptainer and run.has("gpus"), "gpus", gpus, "--nv", "all are visible; CUDA_VISIBLE_DEVICES names the row's"),
         (pyxis, "environment", "the image's and -e", "and Slurm's, proxies, XDG_*", "srun and enroot need them"),
         (pyxis and runs_entrypoint, "entrypoint", "around the command", "before it", "it has to end in `exec`"),
-        (True, "/tmp", "in the container", "a directory of the run", "so that logs outlive the container"),
+        (True, "/tmp", "in the container", "a directory of the run", "keeps logs after the container is removed"),
         (apptainer and writes, "room to write", "the host's disk", "in memory", "limited by `sessiondir max size`"),
         (apptainer and not run.has("workdir"), "workdir", "the image's", "/", "apptainer does not read it there"),
     ]
@@ -364,7 +364,7 @@ def _bare_deviations(run: DockerRun, rules: ContainerRules) -> List[Deviation]:
             why = f"{map_path(mount.source, rules.mounts) or mount.source} is not mounted"
             mounted = f"{mount.source} at {mount.destination}"
             deviations.append(Deviation(f"mount {mount.destination}", mounted, "absent", why))
-    return deviations + ([Deviation("container flags", lost, "no effect", "there is no container")] if lost else [])
+    return deviations + ([Deviation("container flags", lost, "no effect", "no container")] if lost else [])
 
 
 def _flags(run: DockerRun, decided: "frozenset[str]") -> str:

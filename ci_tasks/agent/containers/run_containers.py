@@ -180,7 +180,7 @@ def shell(run_dir: str) -> int:
         return _shell_in_new_container(last, containers.paths)
     if os.path.isdir(containers.plan.workspace):
         return _shell_in_workspace(containers.plan, containers.paths.path)
-    _say("nothing is left of the run to open a shell in; `--keep` keeps the container and workspace of a failed one")
+    _say("the run's container and workspace are gone; `--keep` keeps those of a failed run")
     return 2
 
 

@@ -272,7 +272,7 @@ def try_lock(path: str, shared: bool = False, own: bool = False) -> Optional[int
         raise ResourcesUnavailable("lock file %s: %s%s" % (path, error.strerror, remedy)) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ResourcesUnavailable("lock file %s: not a regular file" % path)
+        raise ResourcesUnavailable("lock file %s is not a regular file" % path)
     if files.try_lock(descriptor, exclusive=not shared):
         return descriptor
     os.close(descriptor)
@@ -301,7 +301,7 @@ def create_missing(paths: Iterable[str], own: bool = False) -> None:
         if not own and blocks_other_users(os.stat(directory), os.geteuid()):
             quoted = " ".join(map(shlex.quote, missing))
             raise ResourcesUnavailable(
-                "the lock file %s is missing, and root's containers could not open one that this user creates; "
+                "the lock file %s is missing, and containers of root could not open a file that this user creates; "
                 "run once as root: touch %s && chmod 666 %s" % (path, quoted, quoted)
             )
         # The umask must not keep others out; another user may have created it meanwhile.

@@ -338,7 +338,7 @@ PROGRAM_ERRORS = {
     13: "graphics exception", 31: "bad memory access", 43: "program stopped", 45: "program ended by force",
 }  # fmt: skip
 HARDWARE_ERRORS = {
-    48: "double-bit ECC error", 63: "row or page of its memory taken out", 64: "broken memory could not be taken out",
+    48: "double-bit ECC error", 63: "memory row or page retired", 64: "broken memory could not be retired",
     74: "NVLink error", 79: "fallen off the bus", 92: "many corrected ECC errors", 94: "contained ECC error",
     95: "uncontained ECC error", 119: "its firmware (GSP) does not answer", 120: "its firmware (GSP) failed",
     140: "unrecovered ECC error", 149: "NVLink error",

@@ -95,7 +95,7 @@ def _dead(probed: Sequence[ProcessEvidence], found: Sequence[ProcessFacts]) -> I
     for item in probed:
         if item.rank is not None and (item.pid, item.start) not in alive:
             last = item.exceptions[-1].chain[0] if item.exceptions and item.exceptions[-1].chain else None
-            end = "it ended by itself" if item.end else "it was killed, or ended without Python's exit"
+            end = "it ended by itself" if item.end else "it was killed, or ended without Python's exit handlers"
             end = "%s: %s" % (last.type, last.message.split("\n")[0][:300]) if last else end
             yield ProcessFacts(item.pid, item.ppid, env=item.env, end=end)
 

@@ -23,7 +23,7 @@ SIGNAL_SECONDS = 1.0  # for the probe to write its stacks
 MAX_PROCESSES, MAX_THREADS = 2000, 1000  # of all, and of a process
 MAX_STACKS, MAX_ALL_STACKS = 1 << 17, 6 << 20  # characters of a process, and of all
 MAX_SOURCE, MAX_LINES = 1 << 18, 5000  # characters of a file, and lines of all
-NO_NCCL = "NCCL's own account: no NCCL answers here, which is normal for a job without NCCL"
+NO_NCCL = "NCCL's own status: no NCCL answers, which is normal for a job without NCCL"
 _EVIDENCE_FILE = r"/%d-(?:%d|0)-[0-9a-f]{8}\.jsonl$"  # pid and start
 _SIGNAL = re.compile(r'\{"event": "start", .*"signal": (\d\d), "descriptor": (\d+)\}')
 # Functions of the kernel that a signal ends for good, as pause, or when a part is written: Python 3.11 loses the rest
@@ -40,7 +40,7 @@ def main(pids: Optional[List[int]]) -> None:
         found["ras"] = {"": ask_ras()}
     except OSError as error:
         is_absent = isinstance(error, ConnectionRefusedError)
-        found["could_not"].append(NO_NCCL if is_absent else "no answer of NCCL: %s" % error)
+        found["could_not"].append(NO_NCCL if is_absent else "no answer from NCCL: %s" % error)
     json.dump(found, sys.stdout)
 
 
@@ -48,7 +48,7 @@ def inspect(pids: List[int], between: float = BETWEEN) -> _Json:
     """The facts of processes that are there in both looks."""
     began, could_not = time.monotonic(), []
     if len(pids) > MAX_PROCESSES:
-        could_not.append("%d of %d processes are not looked at" % (len(pids) - MAX_PROCESSES, len(pids)))
+        could_not.append("%d of %d processes are not inspected" % (len(pids) - MAX_PROCESSES, len(pids)))
     first = _read_all(pids[:MAX_PROCESSES])
     before = _stacks(first)
     time.sleep(max(0.0, began + between - time.monotonic()))
@@ -66,7 +66,7 @@ def inspect(pids: List[int], between: float = BETWEEN) -> _Json:
         process.update(stacks=text[:left], same_stacks=same)
         left = max(0, left - len(text))
         if process["python"] and not text:
-            could_not.append("stacks of pid %d: its probe was not asked, or did not answer" % pid)
+            could_not.append("stacks of pid %d: its probe did not answer" % pid)
     every = list(processes.values())
     lines = _lines("\n".join(process["stacks"] for process in every))
     return {"processes": every, "lines": lines, "could_not": could_not}

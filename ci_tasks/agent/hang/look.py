@@ -134,7 +134,7 @@ class HangWatcher:
             self._process = processes.start(argv, None, "/", stdin=null, stdout=null, stderr=null)
             self._began = time.monotonic()
         except OSError as error:
-            self._log("could not begin: %s" % error.strerror)
+            self._log("could not start: %s" % error.strerror)
 
     def _end(self, why: str) -> None:
         """Forget the look; end it if it has not ended by itself. A failure of its own is logged by itself."""
@@ -144,7 +144,7 @@ class HangWatcher:
             self._log("failed: %s" % why)
 
     def _log(self, what: str) -> None:
-        log_traceback(self._paths.path, "hang", RuntimeError("a look at the processes %s" % what))
+        log_traceback(self._paths.path, "hang", RuntimeError("inspecting the processes: %s" % what))
 
 
 class NoLook(Exception):

@@ -73,7 +73,7 @@ def unpacked(payload: bytes) -> bytes:
     except zlib.error as error:
         raise FrameError("bytes that cannot be unpacked: %s" % error) from None
     if not unpacking.eof or unpacking.unused_data:
-        raise FrameError("packed bytes that are cut, more than %d, or followed by others" % MAX_UNPACKED)
+        raise FrameError("compressed data that is truncated, larger than %d bytes, or followed by more" % MAX_UNPACKED)
     return chunk
 
 
@@ -89,7 +89,7 @@ class FrameReader:
         while len(self._held) >= _HEAD.size:
             kind, number, offset, length = _HEAD.unpack_from(self._held)
             if kind not in MAX_BYTES:
-                raise FrameError("bytes that are no frame: %r" % bytes(self._held[:40]))
+                raise FrameError("not a frame: %r" % bytes(self._held[:40]))
             if length > MAX_BYTES[kind]:
                 raise FrameError("a frame of kind %s with %d bytes" % (kind.decode(), length))
             end = _HEAD.size + length
@@ -298,7 +298,7 @@ class Receiver:
         else:
             self._room -= len(payload)
         if self._out is None or self._room < 0 or len(self.paths) > MAX_FILES:
-            raise FrameError("bytes of no file, or of more than %d files, or too many" % MAX_FILES)
+            raise FrameError("data for no file, for more than %d files, or too much" % MAX_FILES)
         if kind == DATA:
             self._out.write(payload)
 

@@ -188,7 +188,7 @@ class Session:
         names = status.secrets if status.exists else run_directory.read_plan(run).secrets
         missing = [name for name in names if name not in values]
         if missing:
-            raise ValueError("its agent died before it did so, and %s is not set here" % ", ".join(missing))
+            raise ValueError("its agent died first, and %s is not set here" % ", ".join(missing))
         if names:
             with self.locked_run(run.path):
                 mask_run(run, [values[name] for name in names])
@@ -230,7 +230,7 @@ class Session:
             if entry.name != self.digest and entry.stat().st_mtime < oldest:
                 os.unlink(entry.path)
         prune(os.path.join(self.home, "workspaces"), time.time() if request.all_environments else oldest)
-        objects = "removed" if self.store.prune(request.days) else "not now, another run uses them"
+        objects = "removed" if self.store.prune(request.days) else "another run uses them now"
         environments = EnvironmentStore(os.path.join(self.home, "environments"))
         cleaned = environments.clean(request.days, everything=request.all_environments)
         lines = (*(line for line, _ in cleaned), "old objects: " + objects)

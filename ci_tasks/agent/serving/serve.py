@@ -123,7 +123,7 @@ class RunFollower:
         # Another connection may start it just now.
         is_there = has_agent or os.path.lexists(self._run.status) or self._server.session.is_starting(self._run.path)
         if not is_there or os.path.islink(self._run.path):
-            raise BadRequest("missing", "there is no run %s on the host any more" % self._run.path)
+            raise BadRequest("missing", "the host no longer has the run %s" % self._run.path)
         if not has_agent:
             status = processes.conclude(self._run)
             return status, status.has_ended

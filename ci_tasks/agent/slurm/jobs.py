@@ -34,14 +34,14 @@ UNKNOWN_AFTER = 60.0  # seconds until a job that Slurm does not know counts as g
 RETRY_SECONDS = 15.0  # until the next sbatch after a temporary rejection
 NEVER_SUBMITTED = "cancelled before it was submitted to Slurm"
 UNKNOWN = "UNKNOWN"  # Slurm does not know the job any more; not one of its own states
-_MEMORY = "it used more memory than the job may; `sbatch: [--mem=…]` in hosts.yaml asks for more"
+_MEMORY = "it used more memory than the job's limit; `sbatch: [--mem=…]` in hosts.yaml asks for more"
 # Slurm's state of a job that Slurm itself ended → how the run ended (None: lost), its exit code, and why.
 _ENDED_BY_SLURM: Mapping[str, Tuple[Optional[End], Optional[int], str]] = {
     "TIMEOUT": ("timeout", None, "it reached the time limit of the job"),
     "DEADLINE": ("timeout", None, "it reached the job's deadline"),
     "CANCELLED": ("cancelled", None, ""),
     "OUT_OF_MEMORY": ("exit", 137, _MEMORY),
-    "PREEMPTED": ("exit", rd.EXIT_BLOCKED, "another job took its place, and it is not queued again"),
+    "PREEMPTED": ("exit", rd.EXIT_BLOCKED, "another job preempted it, and it is not requeued"),
     "BOOT_FAIL": ("exit", rd.EXIT_BLOCKED, "its node did not start"),
     "LAUNCH_FAILED": ("exit", rd.EXIT_BLOCKED, ""),
     "RECONFIG_FAIL": ("exit", rd.EXIT_BLOCKED, ""),
@@ -351,7 +351,7 @@ def job_outcome(state: SlurmJobState, status: Status, output: str = "") -> Optio
     if status.has_ended and not (is_signalled and state.state == UNKNOWN):
         return None
     if state.state == UNKNOWN:
-        return None, "the job vanished: neither squeue nor sacct knows it", None
+        return None, "the job vanished: unknown to squeue and sacct", None
     if status.has_agent:
         return None, "the agent was killed (%s)" % state.state, None
     hint = ": " + output if output else "; is the workspace of hosts.yaml on a file system of all nodes?"

@@ -53,7 +53,7 @@ class DiskFull(StoreError):
     """No space is left on the host; the message is git's."""
 
     def __str__(self) -> str:
-        return "the host's disk is full: %s; free some space there: `ci-tasks clean` removes old runs" % self.args
+        return "the host's disk is full: %s; free some space there; `ci-tasks clean` removes old runs" % self.args
 
 
 class MissingBase(StoreError):

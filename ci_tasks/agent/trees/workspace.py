@@ -92,7 +92,7 @@ class TreeStore:
             if os.path.islink(workspace) or not os.path.isdir(os.path.join(workspace, ".git")):
                 raise NotKept("its workspace %s is gone" % workspace)
             if not before:
-                raise NotKept("an earlier retry broke off while it changed the workspace")
+                raise NotKept("an earlier retry was interrupted while it changed the workspace")
             tree = parts[0].flat or parts[0].tree
             with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
                 index, theirs = os.path.join(scratch, "index"), quoted(os.path.join(workspace, ".git/objects"))
@@ -252,7 +252,7 @@ def make_plain(workspace: str, files: Set[bytes], index: str) -> None:
     like = _nature(new)
     os.rmdir(new)
     if _nature(top) != like or mounted_below(os.path.realpath(workspace)):
-        raise StoreError("%s is not as a new directory" % workspace)
+        raise StoreError("%s differs from a new directory" % workspace)
     unread = [b""]
     while unread:
         above = unread.pop()

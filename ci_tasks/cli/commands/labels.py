@@ -66,7 +66,7 @@ def jobs(options: JobsOptions) -> int:
     def lines() -> list[str]:
         table = tables.jobs(rows, terminal_width()) if rows else [why_no_rows(source, label or "", options.base)]
         if label and any(row.dynamic for row in rows):
-            table += ["rows that an output of another job decides: --run-needs runs that job here, --output gives it"]
+            table += ["an output of another job decides some rows: --run-needs runs that job here, --output sets it"]
         return [source.headline, *table]
 
     shared.print_result([JobRow.of(row).public() for row in rows], lines, as_json=options.json)

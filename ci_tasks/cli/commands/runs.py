@@ -261,7 +261,7 @@ def hosts(options: HostsOptions) -> int:
     if options.trust:
         file, text = trust(options.repo)
         shown = printable(text.replace("\r\n", "\n").rstrip())  # a carriage return could hide a line of it
-        print(f"{shown}\n\ntrusted: {file}, until its content changes; only its overrides count")
+        print(f"{shown}\n\ntrusted: {file}, until its content changes; only its overrides apply")
         return 0
     config = open_config(options.repo)
     listed = list_hosts(config)

@@ -51,7 +51,7 @@ def _overrides() -> Iterator[Mapping[str, object]]:
         # It collects coverage; the script's exit code is that of the step before.
         yield {"job": job, "step": "Check result", "skip": True}
     for job in (*_TESTS, *_OTHERS):
-        # Its `ref` is an output of a job that asks GitHub; your working tree is what is tested.
+        # Its `ref` is an output of a job that asks GitHub; your working tree is tested.
         yield {"job": job, "step": "actions/checkout", "with": {"ref": ""}}
     own = f'sed "s#{_MAIN}#/opt/Megatron-Bridge#" "$SCRIPT_PATH" > /tmp/script.sh; bash /tmp/script.sh'
     yield {"job": "verl-e2e", "step": "Run ${{ matrix.script }}", "replace": {_SCRIPT: own}}

@@ -46,7 +46,7 @@ def ci_history(url: str, triage: Triage) -> list[str]:
         with closing(GitHubClient(parsed)) as client:
             place, jobs = find_failed_jobs(client, parsed)
             if len(jobs) > 1:
-                return [f"{UNKNOWN}: {len(jobs)} jobs failed in {place}, and it is asked for one"]
+                return [f"{UNKNOWN}: {len(jobs)} jobs failed in {place}, but one is needed"]
             of = jobs[0]
             past = [job for name, job in _past_jobs(client, of.workflow, of.repository, of.id) if name == of.name]
         return [judge(triage.signature, past, _signature)]

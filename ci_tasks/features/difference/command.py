@@ -49,7 +49,7 @@ def diff(options: DiffOptions) -> int:
     if options.write_golden:
         seen = values.of_lowest_rank(new.logged)
         if new.record.status != PASSED or not seen:
-            problem = f"{new.record.id} is {new.record.status}, or has no metric by step in its log: no golden values"
+            problem = f"{new.record.id} is {new.record.status}, or has no metric per step in its log: no golden values"
             raise UsageError(problem, hint="`ci-tasks runs --status passed` lists runs")
         values.write_golden(user_path(options.write_golden), seen)
         print(f"{options.write_golden}: {counted(len(seen), 'metric')} of {new.record.id}")

@@ -106,7 +106,7 @@ def last_passed(run: RunSide) -> RunSide:
         if record.id != asked.id and (record.started_at or "") < (asked.started_at or "~"):
             return _side(directory)
     hint = "name the other run: `ci-tasks runs` lists them"
-    raise UsageError(f"no run of {asked.row} that passed before {asked.id} is kept", hint=hint)
+    raise UsageError(f"no kept run of {asked.row} passed before {asked.id}", hint=hint)
 
 
 def _side(run: RunDir) -> RunSide:
@@ -206,14 +206,14 @@ def text(old: RunSide, new: RunSide, result: RunDifference, width: int | None = 
         for word, run in (("old", old), ("new", new))
     ]
     lines = _table(heads, (), width)
-    for title, differences in (("What came out differs:", result.outputs), ("What went in differs:", result.inputs)):
+    for title, differences in (("Results differ:", result.outputs), ("Inputs differ:", result.inputs)):
         rows = [
             (each.axis, each.name if each.step is None else f"{each.name} from step {each.step}", each.old, each.new)
             for each in differences
         ]
         lines += ["", title, "", *_table(rows, ("", "NAME", "OLD", "NEW"), width)] if rows else []
     lines += ["", *([f"to find the commit: {one_line(result.next_step)}"] if result.next_step else [])]
-    lines += paragraph(f"The same: {', '.join(result.same) or 'nothing that was seen'}", width)
+    lines += paragraph(f"Equal: {', '.join(result.same) or 'nothing'}", width)
     return lines + (paragraph(f"Not seen: {', '.join(result.not_seen)}", width) if result.not_seen else [])
 
 

@@ -159,7 +159,7 @@ def read_golden(path: Path) -> Values:
         }
         if any(found.values()):
             return found
-        problem = "it has no values by step"
+        problem = "it has no values per step"
     except (OSError, RecordError, ValueError, TypeError, KeyError, AttributeError) as error:
         problem = getattr(error, "strerror", "") or str(error)
     hint = "`ci-tasks diff RUN --write-golden FILE` writes one"

@@ -73,7 +73,7 @@ print(json.dumps({
 """
 # GB of free space below which a place is a fault or a warning, and why.
 Space = tuple[int, int, str]
-_WORKSPACE: Space = (1, 10, "clones, venvs and logs of runs lie there")
+_WORKSPACE: Space = (1, 10, "it stores clones, venvs and logs of runs")
 _MOUNT: Space = (1, 50, "a training row writes checkpoints of tens of GB")
 # Without space NCCL and Ray's object store end in bus errors or move to slow disks; docker's 64 MB is never enough.
 _SHM: Space = (1, 8, "NCCL and Ray exchange tensors through it")
@@ -90,8 +90,8 @@ def disks(host: HostSpec, workspace: str) -> Check:
         step = f"remove old checkpoints below {path}, or map {ci} to a larger disk"
         results.append(space("disk", f"mount {path}: ", answers[path], _MOUNT, step))
         if parse_json_object(answers[path]).get("exists") is False:
-            step = f"create it with what CI has in {ci}, or correct `mounts` in hosts.yaml"
-            results[-1] = fault("disk", f"mount {path}: not there, so rows that mount {ci} are blocked", step)
+            step = f"create it with the content that CI has in {ci}, or correct `mounts` in hosts.yaml"
+            results[-1] = fault("disk", f"mount {path}: missing, so rows that mount {ci} are blocked", step)
     if "/dev/shm" in answers and parse_gpus(answers["gpus"].out):
         step = "`sudo mount -o remount,size=64G /dev/shm`; in a container: start it with --ipc=host or a --shm-size"
         results.append(space("/dev/shm", "", answers["/dev/shm"], _SHM, step))
@@ -120,11 +120,11 @@ def _workspace(host: HostSpec, answer: QueryAnswer) -> CheckResult:
     disk = parse_json_object(answer)
     name = f"workspace {disk.get('path')}: "
     if disk and not (disk.get("directory") and disk.get("writable")):
-        return fault("disk", f"{name}cannot be written", "make it writable for you, or name another `workspace`")
+        return fault("disk", f"{name}cannot be written", "make it writable for you, or set another `workspace`")
     if disk.get("noexec"):
         step = "set another `workspace` in hosts.yaml, or CI_TASKS_HOME for runs on this machine"
         return fault("disk", f"{name}mounted noexec, so every row is blocked", step)
-    step = f"`ci-tasks clean --host {host.name}` removes what old runs left; or name another `workspace`"
+    step = f"`ci-tasks clean --host {host.name}` removes old runs; or set another `workspace`"
     return space("disk", name if disk else "", answer, _WORKSPACE, step)
 
 
@@ -155,19 +155,19 @@ def slurm(host: HostSpec) -> Check:
     if sacct.code == 0:
         return [*results, ok(_ENDED, "sacct answers")]
     text = "no sacct" if sacct.is_missing else f"sacct: {sacct.last_line}"
-    step = "ask for accounting (slurmdbd); without it a job that Slurm has forgotten, and that wrote no end, is `lost`"
-    return [*results, warning(_ENDED, f"{text}: how a job ended is asked of squeue alone", step)]
+    step = "ask for accounting (slurmdbd); without it, a job that Slurm forgot and that wrote no end is `lost`"
+    return [*results, warning(_ENDED, f"{text}: only squeue tells how a job ended", step)]
 
 
 _HUB = "hub"
 _TRUE = ("1", "on", "yes", "true")  # as huggingface_hub reads its switches
 _REMEDIES = (
-    ("certificate", "install the certificate of the proxy between on the host, or set its clock right"),
-    ("name or service|name resolution", "check the host's DNS, or set HTTPS_PROXY; HF_ENDPOINT names a mirror"),
-    ("HTTP Error 40[13]", "add HF_TOKEN to the host's secrets, or check what it may read: it is not tried here"),
-    ("HTTP Error (429|5)", "wait some minutes; limits are wider with HF_TOKEN among the host's secrets"),
+    ("certificate", "install the proxy's certificate on the host, or correct its clock"),
+    ("name or service|name resolution", "check the host's DNS, or set HTTPS_PROXY; HF_ENDPOINT sets a mirror"),
+    ("HTTP Error 40[13]", "add HF_TOKEN to the host's secrets, or check the rights of the token"),
+    ("HTTP Error (429|5)", "wait some minutes; limits are higher with HF_TOKEN among the host's secrets"),
 )  # fmt: skip
-_OTHERWISE = "open the way out, or set HTTPS_PROXY; HF_ENDPOINT in `env` names a mirror, HF_HUB_OFFLINE does without"
+_OTHERWISE = "allow outgoing HTTPS, or set HTTPS_PROXY; or in `env`: HF_ENDPOINT (a mirror), HF_HUB_OFFLINE"
 # An error that is no OSError may repeat an address with the password in it, so only its type is shown.
 _SCRIPT = """
 import json, os, sys, urllib.parse, urllib.request

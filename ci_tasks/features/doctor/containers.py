@@ -13,7 +13,7 @@ from ci_tasks.features.doctor.check_results import Answers, Check, CheckResult, 
 from ci_tasks.hosts.queries import fact_queries, list_value, parse_facts, parse_json_object
 
 _REMEDIES = (
-    ("not on PATH", "install it, or name another `runtime` in hosts.yaml (docker, podman, apptainer, none)"),
+    ("not on PATH", "install it, or set another `runtime` in hosts.yaml (docker, podman, apptainer, none)"),
     ("permission denied", "`sudo usermod -aG docker $USER`, then log in again"),
     ("cannot connect|daemon running", "`sudo systemctl enable --now docker`; see also DOCKER_HOST of the host's `env`"),
     ("no answer", "`sudo systemctl restart docker`; `journalctl -u docker` says why"),
@@ -39,7 +39,7 @@ def containers(host: HostSpec, images: Sequence[str]) -> Check:
         }
     answers = yield queries
     if problem := parse_facts(host, answers, simulates=True).container_problem:
-        step = remedy(problem, _REMEDIES, f"run `{name} info` there and see what it says").replace("docker", name)
+        step = remedy(problem, _REMEDIES, f"run `{name} info` there and read its output").replace("docker", name)
         return [fault(name, f"rows in containers are blocked: {problem}", step)]
     if name == "pyxis":
         is_new = "--container-env" in answers["container"].out
@@ -67,7 +67,7 @@ def _gpus_inside(name: str, info: Mapping[str, Any], answers: Answers) -> CheckR
         return ok("NVIDIA runtime", f"{name} can pass GPUs in")
     if answers["nvidia-ctk"].code != 0:
         step = f"install nvidia-container-toolkit; {_GPU_SET_UP[name]}"
-        return fault("NVIDIA runtime", f"no toolkit, so {name} finds no GPU driver", step)
+        return fault("NVIDIA runtime", f"no NVIDIA container toolkit, so {name} finds no GPU driver", step)
     result = warning if name == "docker" else fault
     return result("NVIDIA runtime", f"installed, but not set up for {name}", _GPU_SET_UP[name])
 
@@ -82,8 +82,8 @@ def _image(host: HostSpec, image: str, answer: QueryAnswer) -> CheckResult:
         return unknown("image", f"{image}: {answer.last_line}")
     if host.pull == "never":
         step = f"`{host.runtime} pull {image}`, or `pull: missing` in hosts.yaml"
-        return fault("image", f"{image}: not here, and `pull: never` forbids to fetch it", step)
-    return ok("image", f"{image}: not here yet, the first run pulls it")
+        return fault("image", f"{image}: missing, and `pull: never` forbids pulling it", step)
+    return ok("image", f"{image}: not pulled yet, the first run pulls it")
 
 
 def _part(json: Mapping[str, Any], *names: str) -> dict[str, Any]:

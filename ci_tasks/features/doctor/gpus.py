@@ -19,8 +19,8 @@ _REMEDIES = (
     ("Driver/library version mismatch", "the driver was updated under the running kernel: reboot"),
     ("couldn't communicate|Driver Not Loaded", "`sudo modprobe nvidia`; after a kernel update, see `dkms status`"),
     ("No devices (were )?found", "`lspci | grep -i nvidia` shows whether there are any"),
-    ("GPU is lost|Unable to determine", "a GPU has fallen off the bus: reboot; if it comes again, have it checked"),
-    ("no answer", "a GPU or the driver is stuck: see the kernel log; a reboot helps"),
+    ("GPU is lost|Unable to determine", "a GPU has fallen off the bus: reboot; if it happens again, have it checked"),
+    ("no answer", "a GPU or the driver is stuck: see the kernel log, then reboot"),
 )
 _MAX_XIDS = 4  # lines; the log of a broken GPU has thousands
 
@@ -51,7 +51,7 @@ def gpus(host: HostSpec) -> Check:
 
 def _absent(host: HostSpec, answer: QueryAnswer, problem: str) -> CheckResult:
     if answer.is_missing and not host.gpus:
-        step = "a GPU host needs NVIDIA's driver; `gpus: 0` in hosts.yaml says that there are none"
+        step = "a GPU host needs NVIDIA's driver; set `gpus: 0` in hosts.yaml if the host has no GPU"
         return warning("GPUs", f"{problem}: rows with GPUs are blocked, others run", step)
     lines = f"{answer.out}\n{answer.err}".splitlines()
     matches = ((line.strip(), step) for pattern, step in _REMEDIES for line in lines if re.search(pattern, line))
@@ -74,7 +74,7 @@ def _health(answers: Answers) -> list[CheckResult]:
         if failure not in ("0", "No"):
             results.append(fault(topic, f"{name}: a broken row of its memory could not be remapped", "replace it"))
         if page == "Yes" or row not in ("0", "No"):
-            results.append(fault(topic, f"{name}: broken memory is taken out only by a reset", reset))
+            results.append(fault(topic, f"{name}: only a reset retires the broken memory", reset))
         if errors.isdigit() and int(errors) > 0:  # counted until the driver is loaded again: it may be well by now
             text = f"{counted(int(errors), 'uncorrected ECC error')} since the driver was loaded"
             results.append(warning(topic, f"{name}: {text}", reset))
@@ -97,7 +97,7 @@ def _xids(answers: Answers) -> list[CheckResult]:
     results = []
     for (bus, number), when in sorted(newest.items(), key=lambda item: item[1], reverse=True)[:_MAX_XIDS]:
         what = f"Xid {number}, {nvidia_smi.HARDWARE_ERRORS.get(number, 'see NVIDIA’s list of Xids')}"
-        step = "if it was not reset since: `sudo nvidia-smi --gpu-reset`, or reboot; what comes again is broken"
+        step = "if it was not reset since: `sudo nvidia-smi --gpu-reset`, or reboot; if it returns, the GPU is broken"
         last = f", last at {when}" if when else ""
         results.append(warning("Xid", f"{index.get(bus, 'a GPU')} ({bus}): {what}{last}", step))
     if results or nvidia_smi.is_kernel_log_readable(ring, journal):
@@ -120,7 +120,7 @@ def _usage(answers: Answers) -> list[CheckResult]:
             results.append(ok("GPU use", f"{text}, its lock held by {' and '.join(holders)}"))
         else:
             users = [processes[pid] for pid in re.findall(r"pid (\d+)", text) if pid in processes]
-            step = f"rows here wait for it; ask its user, or end it{f': {users[0]}' if users else ''}"
+            step = f"rows wait for it; ask its user, or end it{f': {users[0]}' if users else ''}"
             results.append(warning("GPU use", f"{text}, without a lock", step))
     return results or [ok("GPU use", "no process uses a GPU or holds a lock")]
 

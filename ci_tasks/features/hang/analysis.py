@@ -111,7 +111,7 @@ def _goes_on(run: RunProcesses) -> Hang | None:
     busy = [each for each in run.by_id.values() if _computes(each) or each in beside]
     moving = [process for process in busy if not process.stays or not _computes(process)]
     if moving:
-        why = f"the log is silent, but {that(moving, 'goes', 'go')} on: {moving[0].main.where}"
+        why = f"the log is silent, but {that(moving, 'continues', 'continue')}: {moving[0].main.where}"
         return Hang(CONTRADICTED, "goes on", why)
     if busy:
         who = f"{that(busy, 'computes', 'compute')} ({busy[0].main.where})"

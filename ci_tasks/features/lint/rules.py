@@ -81,7 +81,7 @@ class LintRule:
         return LintFinding(file, line, self.name, message, fix, self.why, self.level)
 
 
-TEMPLATE_DRIFT = LintRule("template-drift", ERROR, "CI runs the .yml; the next edit of the .j2 undoes what only it has")
+TEMPLATE_DRIFT = LintRule("template-drift", ERROR, "CI runs the .yml; the next edit of the .j2 undoes its changes")
 _FIX = "change the .j2, then generate the .yml from it"
 _LONGEST = 100  # characters of a value that are shown, a third of them before the first difference
 
@@ -226,13 +226,13 @@ def _no_num_gpus(checkout: CheckoutFiles) -> Iterator[LintFinding]:
                 continue
             fix = f"add a line NUM_GPUS = {counts or 'n'}"
             if not is_test(path):
-                fix = f"it is no test: move it to where {job.name} does not select it ({_pathspecs(job)})"
+                fix = f"if it is not a test, move it where {job.name} does not select it ({_pathspecs(job)})"
             yield NO_NUM_GPUS.finding(path, 1, f"{job.name} {effect}", fix)
 
 
 def _without_row(checkout: CheckoutFiles) -> Iterator[LintFinding]:
     """`unregistered`: a test that only a job for changed tests runs. `unreachable`: one that nothing runs."""
-    fix = f"add it to a job in {checkout.edited}, or move what is no test out of tests/"
+    fix = f"add it to a job in {checkout.edited}, or move it out of tests/ if it is not a test"
     registered = _registered(checkout)
     names, directories = _named_in_commands(checkout)
     sources = [checkout.tests.get(test, "") for test in registered]
@@ -301,7 +301,7 @@ def _no_timeout(checkout: CheckoutFiles) -> Iterator[LintFinding]:
     for job in checkout.workflow.jobs.values():
         if job.timeout_minutes is None and job.uses is None:
             line = checkout.line_of(rf"""^\s*['"]?{re.escape(job.id)}['"]?\s*:""")
-            fix = "give it about twice what its longest row takes, such as timeout-minutes: 120"
+            fix = "set about twice the time of its longest row, such as timeout-minutes: 120"
             yield NO_TIMEOUT.finding(checkout.edited, line, f"job {job.id} has no timeout-minutes", fix)
 
 

@@ -138,7 +138,7 @@ def prefetch_label(
     label, base = request.label, request.base
     spec, *others = config.select_hosts(request.host)
     if others:
-        raise UsageError(f"prefetch is for one host, and {request.host} names several", hint="run it once for each")
+        raise UsageError(f"prefetch takes one host, but {request.host} has several", hint="run it once for each")
     print_override_warnings(config, source)
     executor = open_executor(spec)  # connected to while the rows are found
     batch, is_useful = store.new_batch(f"prefetch-{label}"), True  # the directory, for its log
@@ -250,11 +250,11 @@ class Prefetch:
         results = hubs.outcomes(row.run)
         self._look(coming)
         for number, each in enumerate(coming):
-            code, line = results.get(number, (None, "it did not begin"))
+            code, line = results.get(number, (None, "it did not start"))
             if code == 0 and each.missing == 0:
                 each.state = FETCHED
             elif not each.problem:
-                why = line if code != 0 else "`hf download` succeeded, but files are not as the hub lists them"
+                why = line if code != 0 else "`hf download` succeeded, but files differ from the hub's list"
                 each.refuse(FAILED, f"{each.name}: {why}", f"see {row.run.log}, then try again")
 
     def _prepared(self, hub: hubs.Hub, coming: Sequence[RepositoryStatus]) -> PreparedRow:
@@ -290,9 +290,9 @@ def _refuse_if_full(coming: Sequence[RepositoryStatus]) -> list[str]:
     for mount in dict.fromkeys(each.mount for each in coming):
         own = [each for each in coming if each.mount == mount]
         free, needed = own[0].free or 0, sum(each.missing or 0 for each in own)
-        lines.append(f"{mount} has {size(free)} free, and {size(needed)} are to come to it")
+        lines.append(f"{mount} has {size(free)} free, and {size(needed)} are needed")
         for each in own if needed > free - SPARE else ():
-            each.refuse("disk full", lines[-1], "free some space there, or let `mounts` name a larger disk")
+            each.refuse("disk full", lines[-1], "free some space there, or map `mounts` to a larger disk")
     return lines
 
 
@@ -302,14 +302,14 @@ def _refuse_if_full(coming: Sequence[RepositoryStatus]) -> list[str]:
 def text(report: PrefetchReport, width: int | None = None) -> list[str]:
     """The table, what each problem asks for, the mounts, what the source leaves open, and a summary."""
     if not report.repositories and not report.unresolved:
-        return ["no test of these rows asks a hub for anything"]
+        return ["no test of these rows downloads from a hub"]
     head = ("STATE", "REPOSITORY", "REVISION", "SIZE", "ROWS", f"ON {report.host.upper()}")
     blocks = [Table([*map(_cells, report.repositories)], head).text(width)]
     for line in {line.message: line for line in report.repositories if line.problem}.values():
         lines = [*paragraph(line.message, width), *paragraph(f"→ {line.hint}", width, "  ")]
         blocks.append([*lines, f"  asked for by {some(line.where, 1)}"])
     not_kept = (line for line in report.repositories if line.state == NOT_KEPT)
-    blocks.append([*dict.fromkeys(f"not fetched ahead: {line.path}: {line.message}" for line in not_kept)])
+    blocks.append([*dict.fromkeys(f"not prefetched: {line.path}: {line.message}" for line in not_kept)])
     for each in report.unresolved:
         blocks.append([f"not known: {each.where}: {shortened(one_line(each.text), _LONGEST)}", f"  {each.why}"])
     words = Counter(line.problem or line.state for line in report.repositories)

@@ -94,7 +94,7 @@ def requirements_of(
     """What one test asks for, in its order, each with its place in the test. What it does after it stopped is
     unresolved."""
     for why in recording.stops:
-        yield test, Unresolved(test, test, f"not seen from there on: {why}")
+        yield test, Unresolved(test, test, f"not read further: {why}")
     for call in recording.calls:
         where, given = call.place or test, {**env, **call.env}
         asked: list[tuple[str, Callable[[], HubRepository | None]]]
@@ -113,9 +113,9 @@ def _by_command(argv: Sequence[str], env: Mapping[str, str]) -> HubRepository | 
     if repository := downloaded_by_command(argv, env):
         return repository
     if _HIDDEN.search(" ".join(argv)):
-        raise UnresolvedArgument("it is started by another program, whose words are not read")
+        raise UnresolvedArgument("another program starts it, and its arguments are not read")
     if argv and argv[0].startswith("⟨"):
-        raise UnresolvedArgument(f"it is not known which program this is: {argv[0]}")
+        raise UnresolvedArgument(f"unknown program: {argv[0]}")
     return None
 
 

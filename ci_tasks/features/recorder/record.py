@@ -104,7 +104,7 @@ def open_recorder(
         hint = f"`git worktree add /tmp/{rev} {rev}`, and --repo /tmp/{rev}; or leave --record out"
         raise UsageError("--record executes the working tree, not a revision", hint=hint)
     if why := unavailable_reason():
-        raise UsageError(f"--record needs Linux namespaces, and there are none here: {why}", hint="leave --record out")
+        raise UsageError(f"--record needs Linux namespaces; this machine has none: {why}", hint="leave --record out")
     say("executing this checkout's tests under stubs, in a sandbox without network")
     return LaunchRecorder(helpers, read, checkout, say)
 

@@ -122,7 +122,7 @@ def read_source(source: str, path: str, helpers: Mapping[str, Sequence[str]]) ->
             doc=ast.get_docstring(tree) or "",
         )
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Recording(stops=(f"it is not Python that can be read: {error}",))
+        return Recording(stops=(f"it cannot be parsed as Python: {error}",))
 
 
 class _SyntaxReader:

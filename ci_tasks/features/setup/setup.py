@@ -105,9 +105,7 @@ def set_up(options: SetupOptions) -> SetupResult:
     overrides = merged(each for each in (*of_index, *of_torch) if (each.job, each.step) not in own)
     costs = f"about {_COSTS[torch]} minutes{', since only CUDA wheels of torch were found' if torch == CUDA else ''}"
     records: Sequence[RunRecord] = []
-    print(
-        f"\nCI's install steps of {label} run here: {costs}. Overrides that they need go to {shown(file)}.", flush=True
-    )
+    print(f"\nCI's install steps of {label} run here: {costs}. Overrides are written to {shown(file)}.", flush=True)
     if _agrees(options):
         overrides, records = _try_rows(source, config, rows, overrides, options.rows)
     installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
@@ -115,7 +113,7 @@ def set_up(options: SetupOptions) -> SetupResult:
     entries = [entry(override) for override in overrides]
     written = installed and add_overrides(file, entries, f"for {source.path.name}")
     if status == BLOCKED:
-        print("\nthe install steps need more than another index or version; nothing was written")
+        print("\nanother index or version does not fix the install steps; nothing was written")
     tried = [{"row": record.row, "status": record.status, "reason": record.reason} for record in records]
     python = {"wanted": wanted, "path": path, "version": version}
     return SetupResult(str(source.path), label, python, entries, str(file), written, tried, EXIT_CODES[status])
@@ -168,7 +166,7 @@ def _try_rows(
         again = merged([*overrides, more]) if more else overrides
         if again == overrides:
             return overrides, result.runs
-        print("\nthe install steps failed; they are tried again with what may help:")
+        print("\nthe install steps failed; trying again with:")
         overrides = again
     return overrides, []
 
@@ -211,14 +209,14 @@ def find_torch(job: Job, index: str | None, python: str, ask: Ask) -> tuple[str,
 def add_overrides(file: Path, entries: Sequence[str], why: str) -> bool:
     """Add the overrides to the user's file; print them if it has overrides already. Returns whether it did."""
     if not entries:
-        print("\nCI's install steps work here as they are: there is nothing to write")
+        print("\nCI's install steps work here unchanged: nothing to write")
         return False
     block = "\n  ".join(["overrides:", f"# by `ci-tasks setup`: {why}", *(f"- {entry}" for entry in entries)]) + "\n"
     before = file.read_text(encoding="utf-8") if file.exists() else ""
     after = before + ("\n" if before and not before.endswith("\n") else "") + block
     print(f"\n{block}", flush=True)
     if not _adds_only(before, after):
-        print(f"{file} has overrides already, or another form: paste these lines there")
+        print(f"{file} has overrides already, or another format: paste these lines there")
         return False
     write(file, after)
     print(f"added to {file}")

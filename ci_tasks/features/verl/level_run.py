@@ -101,7 +101,7 @@ def plan(trees: LevelTrees) -> list[PlanEntry]:
     missing."""
     source, request = trees.job()
     entries = running.plan(source, trees.config, request)
-    ends = "one that fails ends the run, and so does a level 0 whose log contradicts it"
+    ends = "a failed training ends the run, and so does a level 0 whose log contradicts it"
     lines = [*lists.plans(entries), "", f"Trainings, in this order; {ends}:"]
     for number, one in enumerate(trees.trainings, 1):
         lines += [f"{number}. {one.name}, to step {one.steps}", f"   {command(one)}"]
@@ -117,7 +117,7 @@ def run(trees: LevelTrees, *, events: EventStream | None = None) -> tuple[int, S
     if done is None:
         return EXIT_CODES[VACUOUS], None
     if done.exit_code is None:
-        print(f"{done.id}: goes on at {trees.options.host}; `ci-tasks attach {done.id}` ends with its summary")
+        print(f"{done.id}: continues on {trees.options.host}; `ci-tasks attach {done.id}` ends with its summary")
         return 0, done
     if done.runs[0].status == CANCELLED:
         return done.exit_code, None
@@ -134,17 +134,17 @@ def trees_under_test(
     first, *others = config.select_hosts(options.host)
     bridge, verl, image, scripts = Path(options.bridge), Path(options.verl), options.image or "", {}
     if not (bridge / BRIDGE_HAS).is_dir():
-        raise CheckoutError(f"{bridge} is no Megatron-Bridge: it has no {BRIDGE_HAS}", hint="--bridge DIR names it")
+        raise CheckoutError(f"{bridge} is not Megatron-Bridge: it has no {BRIDGE_HAS}", hint="--bridge DIR sets it")
     for path in filter(None, (request.wrapper, request.script)):
         if not (verl / path).is_file():
-            hint = "--verl DIR names verl's checkout, --wrapper FILE a wrapper that has moved"
+            hint = "--verl DIR sets verl's checkout, --wrapper FILE the wrapper's path"
             raise CheckoutError(f"{verl} has no {path}", hint=hint)
         scripts[path] = (verl / path).read_text(encoding="utf-8", errors="replace")
     trainings(request, scripts)
     for spec in others:
         if (spec.runtime == "none", spec.simulate) != (first.runtime == "none", first.simulate):
             hint = "name hosts of one kind: only one of these simulates, or uses containers"
-            raise UsageError(f"hosts {first.name} and {spec.name} do not run one and the same level", hint=hint)
+            raise UsageError(f"hosts {first.name} and {spec.name} do not run the same level", hint=hint)
     if not image and first.runtime != "none":
         hint = "--image verlai/verl:TAG, a vLLM-flavored tag unless another engine is tested (or VERL_IMAGE)"
         raise UsageError(f"host {first.name} runs levels in a container, and no image is named", hint=hint)
@@ -184,7 +184,7 @@ def attached(record: RunRecord, directory: str) -> int | None:
     what is no level, or was cancelled."""
     context = read_context(directory)
     if context is None and record.label == LABEL:
-        print(f"{record.id}: no summary: the machine that started the level has what it is made from")
+        print(f"{record.id}: no summary: only the machine that started the level can make it")
     if context is None or record.status == CANCELLED:
         return None
     return RESULT_CODES[conclude(context, record, directory).result]
@@ -260,7 +260,7 @@ def read_baseline(path: str) -> TrainingFacts | None:
 
 def _facts_of(log: Path, option: str, proofs: Sequence[str], names: Sequence[str]) -> RunFacts:
     if not log.is_file():
-        raise UsageError(f"{option} names {log}, which is no file")
+        raise UsageError(f"{option} names {log}, which is not a file")
     return read_run(pieces_of(str(log)), proofs, names)
 
 
@@ -314,7 +314,7 @@ def compare(
         pinned = {name: side.context.bridge.tree for name, side in sides.items()}
         verl, *others = {side.context.verl.tree for side in sides.values()}
         if pinned[BASE] == pinned[CANDIDATE]:
-            raise UsageError(f"the candidate's tree is that of the base, {titles[0]}", hint="--base names another")
+            raise UsageError(f"the candidate's tree equals the base, {titles[0]}", hint="--base names another")
         if others:
             raise CheckoutError(f"{options.verl} changed while it was copied", hint="run it again")
         print(f"base: {titles[0]}; candidate: {titles[1]}; verl: {sides[BASE].context.verl.title}", flush=True)
@@ -354,7 +354,7 @@ def _unclear(outcomes: Sequence[Outcome]) -> str:
     """What ends it without a verdict, "" for nothing."""
     for what in ("image", "gpus"):
         if len(seen := {getattr(one, what) for one in outcomes if one.counts}) > 1:
-            return f"the sides did not run alike: {what} {' and '.join(sorted(seen))}"
+            return f"the sides ran differently: {what} {' and '.join(sorted(seen))}"
     return next((f"{one.run} is {one.reason}" for one in outcomes if one.status == NOT_PROVEN), "")
 
 

@@ -35,7 +35,7 @@ _IMPORTS = re.compile(r":<module>$|importlib|:_call_with_frames_removed$|:_find_
 _OF_TESTS = ("test-summary", "test-header", "no-testcase")  # rules of what says that a test failed
 _KILLED = ("killed-child", "killed-by-shell")  # rules of lines that do not say by whom
 _OF_A_KILL = (*_KILLED, "cancelled")  # rules of what the timeout itself makes a job print
-_NOT_FOR_MEMORY = "a process was killed by SIGKILL, not by the kernel for its memory: it killed none meanwhile"
+_NOT_FOR_MEMORY = "a process was killed by SIGKILL, not by the kernel's OOM killer: it killed nothing meanwhile"
 _OF_COMMUNICATION = ("nccl_error", "ray_cluster")
 _LEAST_RANKS = 2
 
@@ -237,7 +237,7 @@ def _first_to_end(evidence: RunEvidence | None, rules: Rules) -> str:
     if evidence is None or len(_ranks(evidence)) < _LEAST_RANKS:
         return ""
     if (silent := _silent_rank(evidence, rules)) is not None:
-        return f"rank {silent.rank} (pid {silent.pid}) alone ended without an end mark, as what is killed does"
+        return f"rank {silent.rank} (pid {silent.pid}) alone ended without an end mark, like a killed process"
     for process, exception in _ended_by(evidence):
         if process.rank is not None and not _follows(exception, rules, ()):
             return f"rank {process.rank} (pid {process.pid}) ended first, with {_name(exception.chain[0].type)}"

@@ -149,7 +149,7 @@ def test_what_cannot_be_put_on_record_does_not_start(host: Host) -> None:
     disk."""
     host.rules()
     (host.run_dir / "docker.json").mkdir()
-    _blocked(host.docker("run", "img"), "it is no regular file")
+    _blocked(host.docker("run", "img"), "it is not a regular file")
     assert not (host.fake / "env").exists()
 
 

@@ -85,7 +85,7 @@ def test_a_gpu_is_in_use_by_its_processes_or_its_memory(gpu: Gpu, apps: list[Gpu
 PROBLEMS = {
     "its own words": ("echo; echo NVIDIA-SMI has failed; exit 9", "NVIDIA-SMI has failed"),
     "no devices": ("echo No devices were found", "No devices were found"),
-    "silent": ("exit 3", "it said nothing"),
+    "silent": ("exit 3", "no output"),
     "hung": ("sleep 300", "no answer from nvidia-smi within 0.5 s"),
     "hung, its output with a child": ("sleep 300 & sleep 300", "no answer from nvidia-smi within 0.5 s"),
 }

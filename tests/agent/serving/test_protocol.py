@@ -57,12 +57,12 @@ LARGEST = protocol.MAX_UNPACKED
 @pytest.mark.parametrize(
     ("packed", "message"),
     [
-        (b"", "cut"),
+        (b"", "truncated"),
         (b"no zlib", "cannot be unpacked"),
-        (zlib.compress(b"line\n" * 1000)[:-1], "cut"),
-        (zlib.compress(b"\0" * (LARGEST + 1)), f"more than {LARGEST}"),
-        (zlib.compress(b"\0" * (1 << 28)), f"more than {LARGEST}"),
-        (zlib.compress(b"line\n") + b"more", "followed by others"),
+        (zlib.compress(b"line\n" * 1000)[:-1], "truncated"),
+        (zlib.compress(b"\0" * (LARGEST + 1)), f"larger than {LARGEST}"),
+        (zlib.compress(b"\0" * (1 << 28)), f"larger than {LARGEST}"),
+        (zlib.compress(b"line\n") + b"more", "followed by more"),
     ],
 )
 def test_a_packed_piece_that_is_broken_or_a_bomb_is_refused(packed: bytes, message: str) -> None:

@@ -318,7 +318,7 @@ def test_an_end_that_slurm_has_forgotten_holds_unverified(run: str) -> None:
 
 def test_a_job_that_slurm_does_not_know_for_a_minute_is_lost(run: str) -> None:
     seen = join_ended(run, Queue(SlurmJobState(UNKNOWN), "", 61.0), RUNNING)
-    assert (seen.end, seen.error) == (None, "the job vanished: neither squeue nor sacct knows it")
+    assert (seen.end, seen.error) == (None, "the job vanished: unknown to squeue and sacct")
 
 
 def test_the_end_that_slurm_tells_is_written_where_the_agent_wrote_none(run: str) -> None:

@@ -133,7 +133,7 @@ def test_json_has_whole_records_also_of_removed_runs(home: Path, show: Output) -
     whole, left = json.loads(show(json=True))
     assert whole == json.loads((home / "runs/20260101-120000-ckpt/02/record.json").read_text())
     assert (left["id"], left["status"], left["files_gone"]) == ("20260101-120000-ckpt.01", "blocked", True)
-    assert " ".join(show().split()).endswith("why of it; its files are gone")
+    assert " ".join(show().split()).endswith("why of it; its files were removed")
 
 
 def test_the_default_limit_is_twenty(home: Path, show: Output) -> None:
@@ -292,7 +292,7 @@ def test_each_exclusion_is_declared_once() -> None:
 
 
 def test_repetitions_keep_only_the_first_failure(refused: Refused) -> None:
-    assert "with --until-fail, those of the first failure are kept" in refused("remote", {"repeat": "3", "keep": True})
+    assert "--until-fail keeps those of the first failure" in refused("remote", {"repeat": "3", "keep": True})
 
 
 def test_run_has_the_options_of_remote_and_a_host_of_its_own() -> None:

@@ -116,7 +116,7 @@ def test_a_run_matches_if_each_value_of_the_file_is_seen_and_close(
 NO_GOLDEN = [
     (None, "No such file or directory"),
     ("{", "no JSON"),
-    ("{}", "it has no values by step"),
+    ("{}", "it has no values per step"),
     (json.dumps(with_value("train/loss", "x", 1.0)), "invalid literal for int"),
 ]
 

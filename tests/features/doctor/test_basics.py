@@ -158,7 +158,7 @@ def test_a_login_node_without_slurm_is_one_fault_and_a_cluster_that_keeps_no_end
     disabled = Answer(1, "", "Slurm accounting storage is disabled")
     answers = {**HERE, "gpus": Answer(0, GRES), "sacct": disabled}
     results = [result for result in read(slurm(host()), answers) if result.status == "warning"]
-    text = f"sacct: {disabled.err}: how a job ended is asked of squeue alone"
+    text = f"sacct: {disabled.err}: only squeue tells how a job ended"
     assert [(result.topic, result.text) for result in results] == [("accounting", text)]
 
 

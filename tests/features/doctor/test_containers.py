@@ -79,8 +79,8 @@ def test_whether_gpus_pass_into_containers(
 
 IMAGES = [
     ("always", "docker-image", "", "ok", "sha256:bbbb"),
-    ("never", "", "Error: No such image: x\n", "fault", "not here, and `pull: never`"),
-    ("missing", "", "Error response from daemon: No such image: x\n", "ok", "not here yet"),
+    ("never", "", "Error: No such image: x\n", "fault", "missing, and `pull: never`"),
+    ("missing", "", "Error response from daemon: No such image: x\n", "ok", "not pulled yet"),
     (None, "", "Error response from daemon: disk I/O error\n", "unknown", "disk I/O error"),
 ]
 

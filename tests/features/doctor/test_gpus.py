@@ -77,7 +77,7 @@ def test_each_sick_gpu_is_named_with_what_helps(read: Any, data: Any, answers: d
     }
     results = read(gpus(HostSpec("h")), answers)
     reset = "while no process uses it: `sudo nvidia-smi --gpu-reset -i {}`, or reboot"
-    pending = "broken memory is taken out only by a reset"
+    pending = "only a reset retires the broken memory"
     assert [(r.status, r.text, r.next_step) for r in results if r.topic == "GPU health"] == [
         ("warning", "GPU 0 (0000:1b:00): 1 uncorrected ECC error since the driver was loaded", reset.format(0)),
         (
@@ -108,7 +108,7 @@ def test_each_gpu_and_number_is_reported_once_newest_first_and_programs_own_faul
 ) -> None:
     answers |= {name: QueryAnswer(0, data(f"{name}-xids.txt")) for name in ("dmesg", "journal")}
     assert of(read(gpus(HostSpec("h")), answers), "Xid") == [
-        ("warning", "a GPU (0000:52:00): Xid 63, row or page of its memory taken out, last at 2026-11-20T10:27:00"),
+        ("warning", "a GPU (0000:52:00): Xid 63, memory row or page retired, last at 2026-11-20T10:27:00"),
         ("warning", "GPU 1 (0000:43:00): Xid 79, fallen off the bus, last at 2026-11-20T10:26:30"),
         ("warning", "a GPU (0001:9d:00): Xid 154, see NVIDIA’s list of Xids, last at 2026-11-19T08:00:00"),
     ]

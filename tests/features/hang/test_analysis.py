@@ -181,11 +181,11 @@ MOVES: dict[str, Any] = {
         # All wait for their GPUs, and use their processors for that.
         ([*ALL[:3], rank(3, *QUEUE)], SHOWN, "rank 3 waits in queue.get"),
         # One computes, and the others wait for it.
-        ([*WAITS, replace(rank(3, cpu=1.0), **MOVES)], CONTRADICTED, "the log is silent, but rank 3 goes on"),
+        ([*WAITS, replace(rank(3, cpu=1.0), **MOVES)], CONTRADICTED, "the log is silent, but rank 3 continues"),
         ([*WAITS, rank(3, *LOOP, cpu=1.0)], NOT_DETERMINED,
          "rank 3 computes (tokenize at loader.py:12): slow work, or an endless loop"),
         # Another thread of it computes.
-        ([*WAITS, replace(rank(3, *QUEUE), cpu=0.13)], CONTRADICTED, "the log is silent, but rank 3 goes on"),
+        ([*WAITS, replace(rank(3, *QUEUE), cpu=0.13)], CONTRADICTED, "the log is silent, but rank 3 continues"),
         ([*WAITS, replace(rank(3, *QUEUE), cpu=0.01)], SHOWN, "rank 3 waits in queue.get"),
         # A child that is no Python, as a compiler.
         ([rank(0, *QUEUE, size=1), NVCC], NOT_DETERMINED, "cc1plus (pid 9, below rank 0) computes (state R): slow"),

@@ -176,4 +176,4 @@ def test_an_exit_code_alone_does_not_show_that_a_repository_is_there(
     (tmp_path / "bin/hf").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     assert world.prefetch() == 125
-    assert "files are not as the hub lists them" in capsys.readouterr().out
+    assert "files differ from the hub's list" in capsys.readouterr().out

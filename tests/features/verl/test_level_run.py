@@ -102,7 +102,7 @@ def test_cited_checks_count_as_cited_and_are_a_limitation(tmp_path: Path) -> Non
 
 
 def test_a_log_that_is_not_there_or_has_no_reward_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         judge_log(tmp_path / "none", LevelRequest(0))
     (tmp_path / "log").write_text("nothing")
     with pytest.raises(UsageError, match="has no critic/rewards/mean of any step"):
@@ -232,7 +232,7 @@ def test_sides_that_did_not_run_alike_get_no_verdict_after_one_pair(
     candidate = [run(CANDIDATE, "Pass", 0.1, **changed)]
     found, ran = compared(5, {BASE: curve(BASE, *ALIKE), CANDIDATE: candidate})
     assert (found.result, sorted(ran)) == ("Not proven", [BASE, CANDIDATE])
-    assert found.sentence == f"the sides did not run alike: {line}"
+    assert found.sentence == f"the sides ran differently: {line}"
 
 
 def test_a_comparison_that_ended_begins_again_the_next_time(compared: Any) -> None:
@@ -241,7 +241,7 @@ def test_a_comparison_that_ended_begins_again_the_next_time(compared: Any) -> No
 
 
 def test_a_candidate_that_is_the_base_is_refused(compared: Any) -> None:
-    with pytest.raises(UsageError, match="the candidate's tree is that of the base"):
+    with pytest.raises(UsageError, match="the candidate's tree equals the base"):
         compared(0, {}, base="mine")
 
 

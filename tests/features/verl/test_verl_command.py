@@ -125,12 +125,12 @@ def test_a_bridge_from_elsewhere_in_the_worker_stops_the_run(pair: Any) -> None:
 
 REFUSED = [
     (["--env", "COMON_TP=2"], "does not read COMON_TP; did you mean COMMON_TP?"),
-    (["--bridge", "tiny-verl"], "is no Megatron-Bridge"),
+    (["--bridge", "tiny-verl"], "is not Megatron-Bridge"),
     (["--wrapper", "gone.sh"], "has no gone.sh"),
     (["--verl", "tiny-bridge"], "has no tests/special_e2e/run_ppo_trainer_megatron.sh"),
     (["--host", "nowhere"], "unknown host 'nowhere'"),
-    (["--host", "box,local"], "do not run one and the same level"),
-    (["--host", "box,sim", "--detach"], "--detach is for one host, and box,sim is several"),
+    (["--host", "box,local"], "do not run the same level"),
+    (["--host", "box,sim", "--detach"], "--detach takes one host, but box,sim has several"),
     (["--base", "HEAD", "--plan"], "cannot be combined"),
     (["--baseline", str(support.ROOT / "README.md")], "has no critic/rewards/mean of any step"),
 ]
@@ -144,7 +144,7 @@ def test_bad_input_is_a_clear_error_and_nothing_runs(pair: Any) -> None:
     pair.write("hosts.yaml", json.dumps({"hosts": {"box": {"kind": "local"}}}))
     for argv, message in (
         ([], "--image verlai/verl:TAG"),
-        (["--bridge", "/nope"], "/nope is no Megatron-Bridge"),
+        (["--bridge", "/nope"], "/nope is not Megatron-Bridge"),
         (["--verl", "/nope"], "/nope has no tests/special_e2e"),
     ):
         result = pair.verl("--level", "0", *argv)

@@ -243,7 +243,7 @@ NCCL = (
     "torch.distributed.DistBackendError",
     "NCCL error in: x.cpp:1, remote process exited or there was a network error",
 )
-LOST = "rank 1 (pid 101) alone ended without an end mark, as what is killed does"
+LOST = "rank 1 (pid 101) alone ended without an end mark, like a killed process"
 
 
 def rank(

@@ -31,19 +31,19 @@ class Stage(NamedTuple):
 
 _PATH_FIX = "environment fix: correct PYTHONPATH, for Ray workers by runtime_env.env_vars.PYTHONPATH, then rerun"
 WRONG_PATH = Stage("the import of the local Bridge checkout", ENVIRONMENT, _PATH_FIX)
-OWN_IMPORT = Stage("the Bridge checkout's own imports", CHANGE, "provider fix: what it imports is not there or broken")
+OWN_IMPORT = Stage("the Bridge checkout's own imports", CHANGE, "provider fix: one of its imports is missing or broken")
 _DOWNLOAD_FIX = "environment fix: download the model first; HF_HOME, HF_HUB_CACHE, and MODEL_PATH on a disk with room"
 _DOWNLOAD = Stage("a download or a full disk", ENVIRONMENT, _DOWNLOAD_FIX)
-_PACKAGES = Stage("package setup", ENVIRONMENT, "environment fix: install what is missing, as container setup")
+_PACKAGES = Stage("package setup", ENVIRONMENT, "environment fix: install the missing package in the container setup")
 _MACHINE = Stage("the machine", ENVIRONMENT, "environment fix: GPUs, driver, memory, ports, limits, permissions")
 _NO_REWARD = "environment fix: RM_MODEL_PATH of a local reward model, or --no-reward-model, which is a limitation"
 _REWARD_MODEL = Stage("the reward model", ENVIRONMENT, _NO_REWARD)
-_WAITED = Stage("communication", UNCLEAR, "rerun with NCCL_DEBUG=INFO, and see which rank did not take part")
+_WAITED = Stage("communication", UNCLEAR, "rerun with NCCL_DEBUG=INFO, and find the rank that did not take part")
 _MEMORY = Stage("GPU memory", UNCLEAR, "reduce the load of each GPU: TP/PP/CP, micro-batches, rollout batch size")
 _DATA = Stage("the data", UNCLEAR, "prepare it with examples/data_preprocess/gsm8k.py, or --train-files, --val-files")
 _BOUNDARY = "report the boundary: before actor construction it may be the rollout engine, not a Bridge provider"
 _ROLLOUT = Stage("the rollout engine", UNCLEAR, _BOUNDARY)
-_SETTINGS = Stage("verl's configuration", UNCLEAR, "correct the setting that this verl does not have or accept")
+_SETTINGS = Stage("verl's configuration", UNCLEAR, "correct the setting, which this verl does not have or accept")
 _DEATH = Stage("Ray or the death of a process", UNCLEAR, "find out why it died; ray stop --force; rerun")
 _LORA = Stage("LoRA", CHANGE, "check LoRA's target module names, and Bridge's non-vanilla PEFT helpers")
 _CHECKPOINT = Stage("checkpoint save/load", CHANGE, "rerun without save/resume (SAVE_FREQ=-1) to separate both")

@@ -66,7 +66,7 @@ _CONTENT = (".json", ".safetensors", ".distcp", ".pt", ".pth", ".bin")  # a file
 _OF_TENSORS = re.compile(r"^(?:actor|critic|prompt_length|response_length|val-core)/(?!.*mfu)")
 # Random states and the data's position are none of the model's.
 _TENSORS = re.compile(r"^(?!(?:.*/)?extra[/_]|data).*(?:\.(?:safetensors|distcp|pth?|bin)|model\.json)$")
-_SEE_PROBE = "rerun with the probe, whose hooks show what verl does not print"
+_SEE_PROBE = "rerun with the probe, whose hooks record what verl does not print"
 Seen = tuple[str, str, str]  # the outcome, the evidence, its place
 
 
@@ -275,7 +275,7 @@ def _no_exception(run: TrainingRun) -> Criterion:
         if failure.constructs or not failure.frames or failure.cause == "cuda_oom":
             found.append(Criterion(_NO_EXCEPTION, NOT_SEEN, f"{whose}: {failure.text}", *where))
     if not run.facts.ended_well:
-        found.append(Criterion(_NO_EXCEPTION, NOT_SEEN, "it did not come to its end"))
+        found.append(Criterion(_NO_EXCEPTION, NOT_SEEN, "it did not finish"))
     text = "none in its log" + (" or its processes" if run.evidence else "")
     return found[0] if found else Criterion(_NO_EXCEPTION, SHOWN, text)
 
@@ -331,7 +331,7 @@ def _files(run: TrainingRun, is_read: bool) -> Seen | None:
     if wrong or (empty and is_read):
         return CONTRADICTED, [*wrong, *empty][0], ""
     if empty or not sizes:
-        return NOT_SEEN, [*empty, "no process noted one that has files"][0], ""
+        return NOT_SEEN, [*empty, "no process recorded a checkpoint with files"][0], ""
     return SHOWN, f"{counted(len(sizes), 'file')}, {sum(sizes.values()):,} bytes", actor[0]
 
 
@@ -386,7 +386,7 @@ def _same_step(run: TrainingRun) -> Criterion:
     return Criterion(SAME, SHOWN, f"equal metrics of global step {step}, and {counted(len(own), 'file')} by SHA-256")
 
 
-_AS_ASKED = "rerun with what was asked for active in the resolved settings"
+_AS_ASKED = "rerun with the requested feature active in the resolved settings"
 _CHECKPOINT_FIX = "see what was saved, keep verl's checkpoints/ between save and resume, and rerun level 1"
 _TABLE: tuple[tuple[str, Callable[[TrainingRun], Seen | None], str], ...] = (
     ("settings as asked", _settings_as_asked, _AS_ASKED),

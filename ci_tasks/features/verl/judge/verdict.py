@@ -276,7 +276,7 @@ def _of_trainings(run: LevelRun, verdict: RunVerdict, name: str) -> Deliverable:
 
 def _key_lines(run: LevelRun, began: Sequence[TrainingFacts]) -> list[str]:
     """What was active in the last training that began, how far it came, and the first relevant error."""
-    lines = [] if began else ["no training began"]
+    lines = [] if began else ["no training started"]
     for facts in began[-1:]:
         found = {name: facts.settings.get(SETTINGS[name], MISSING) for name in _NAMED}
         active = [f"{name}={value_text(value)}" for name, value in found.items() if value is not MISSING]
@@ -289,7 +289,7 @@ def _key_lines(run: LevelRun, began: Sequence[TrainingFacts]) -> list[str]:
 
 def _limitations(run: LevelRun, verdict: RunVerdict) -> Iterator[str]:
     if run.context.simulated:
-        yield "simulated GPUs: nothing of the hardware, and nothing of a real Bridge, was tested"
+        yield "simulated GPUs: neither hardware nor a real Bridge was tested"
     yield from run.context.remarks
     yield from limitations(run.context.request)
     if run.checks.status not in ("pass", "fail"):
@@ -303,7 +303,7 @@ def _limitations(run: LevelRun, verdict: RunVerdict) -> Iterator[str]:
 
 def _follow_ups(run: LevelRun, verdict: RunVerdict) -> Iterator[str]:
     if run.checks.status == "fail":
-        yield "provider fix: the focused Bridge checks have to pass before the external run says anything"
+        yield "provider fix: the focused Bridge checks must pass before the external run counts"
     yield verdict.imports.follow_up
     if not run.facts.trainings:
         yield from (stage_of_check(mark.name, mark.text).follow_up for mark in run.blocking)

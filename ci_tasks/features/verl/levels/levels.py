@@ -228,7 +228,7 @@ def _as_read(text: str, env: Mapping[str, str], where: str, required: Iterable[s
     read = {name: value for name, value in env.items() if name in defined or _OTHERS.fullmatch(name)}
     for name in sorted(required):
         if name not in read and _WITHOUT.get(name) != env[name]:
-            versions = "it is misspelt, or of another verl: Megatron-Bridge needs v0.7.0, Megatron-FSDP v0.8.0"
+            versions = "misspelled, or from another verl: Megatron-Bridge needs v0.7.0, Megatron-FSDP v0.8.0"
             hint = f"{versions}; else --override {_BY_OVERRIDE.get(name, 'KEY')}={env[name]}"
             near = nearest(name, defined)
             raise UsageError(f"{where} does not read {name}{f'; did you mean {near}?' if near else ''}", hint=hint)
