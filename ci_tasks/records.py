@@ -254,7 +254,7 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at a row. `id` is that of its run directory; `gpu_ids` count on its host, or on its node. `left` has a
+    """One try at a row. `id` is its run directory's id; `gpu_ids` count on its host, or on its node. `left` has a
     line for each thing that could not be removed from the host, or collected there."""
 
     id: str

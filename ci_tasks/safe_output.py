@@ -146,7 +146,7 @@ def add_secret_variables(names: Iterable[str]) -> None:
 
 
 def secret_values() -> list[str]:
-    """Those that were added, and those of variables whose names say so, but for paths of files that hold one."""
+    """Added secrets, and values of variables with secret names, but not paths of files that hold one."""
     variables = os.environ.copy().items()
     named = (value for name, value in variables if value[:1] not in ("", "/") and _SECRET_NAME.search(name))
     return sorted({*_added_secrets, *named})

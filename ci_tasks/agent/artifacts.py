@@ -69,7 +69,7 @@ def collect(run: RunDir, plan: Plan, containers: List[RunContainer], began: floa
 
 
 def _copy(files: Iterator[_File], top: str) -> List[LeftOutFile]:
-    """Copy files into `top`, below a name for each place that they come from. Returns those that are left out."""
+    """Copy files into `top`, below a name for each place that they come from. Returns the files that are left out."""
     left_out: List[LeftOutFile] = []
     bytes_left = LIMIT
     for place, path, size, source in files:

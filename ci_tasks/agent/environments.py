@@ -89,7 +89,7 @@ class EnvironmentStore:
         self.directory, self._lock = directory, os.path.join(directory, "lock")
 
     def all(self) -> List[SharedEnvironment]:
-        """Also those that are not complete; the newest first."""
+        """The incomplete ones too; the newest first."""
         entries = os.scandir(self.directory) if os.path.isdir(self.directory) else ()
         found = [SharedEnvironment(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
         return sorted(found, key=lambda each: each.name.rpartition("-")[2], reverse=True)
@@ -185,7 +185,7 @@ def store_packages(run_dir: str, directory: str) -> None:
 
 
 def make_row_venv(directory: str, below: str) -> None:
-    """Make a row's own venv over that of the install steps in `below`, and put into the row's events what other rows
+    """Make a row's venv over the install steps' venv in `below`, and put into the row's events what other rows
     have changed of theirs, and of their checkout; the first row lists what there is."""
     create_venv(directory, below)
     setup = os.path.dirname(below)
@@ -344,7 +344,7 @@ def _top_levels(each: Distribution) -> Set[str]:
 
 
 def _files(each: Distribution, directory: str) -> List[str]:
-    """Those that exist. Raises OSError if one is not as pip has installed it; it replaces byte code of wheels."""
+    """The existing files. Raises OSError if one differs from what pip installed; it replaces byte code of wheels."""
     names = []
     for file in each.files or ():
         path = os.path.normpath(str(file.locate()))

@@ -166,7 +166,7 @@ def check_relative_path(path: str) -> None:
 
 
 def check_absolute_path(path: str) -> None:
-    """Raises UnsafeName, unless it is that of something below `/`, in its shortest form."""
+    """Raises UnsafeName, unless it names something below `/`, in its shortest form."""
     if not path.startswith("/"):
         raise UnsafeName("the path is not absolute")
     check_relative_path(path[1:])

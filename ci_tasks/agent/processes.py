@@ -71,7 +71,7 @@ def environ(pid: int) -> List[bytes]:
 
 
 def children(pid: int) -> List[int]:
-    """Those that have not been reaped; none of a process that has ended."""
+    """The children that are not reaped yet; none if the process has ended."""
     by_thread = glob.glob("/proc/%d/task/*/children" % pid)
     return [int(child) for path in by_thread for child in content_of(path).split()]
 

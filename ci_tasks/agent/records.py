@@ -65,7 +65,7 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Conversion:
-    """Files that CI's checkout would have with other bytes than those that are tested, which are those on the user's
+    """Files that CI's checkout would have with other bytes than the tested files, which are the ones on the user's
     disk, or of the commit: `count`, the first of them, and the reason."""
 
     why: str

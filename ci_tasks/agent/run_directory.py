@@ -91,12 +91,12 @@ def read_description(run: RunDir) -> RunDescription:
 
 
 def read_status(run: RunDir) -> Status:
-    """status.json; that of a planned run where there is none. Raises RecordError, OSError."""
+    """status.json; the status of a planned run if there is none. Raises RecordError, OSError."""
     return read_record(Status, run.status) or Status()
 
 
 def read_status_if_readable(run: RunDir) -> Status:
-    """The same, and that of a planned run where the file cannot be read: of a run that is listed or removed."""
+    """The same, and the status of a planned run if the file cannot be read: of a run that is listed or removed."""
     try:
         return read_status(run)
     except (OSError, ValueError):

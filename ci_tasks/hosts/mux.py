@@ -284,7 +284,7 @@ class MuxProcess:
             self._last_used = time.monotonic()
 
     def _end(self) -> None:
-        """No command finds it from now on, and those that use it connect again."""
+        """No command finds it from now on, and commands that use it connect again."""
         self._path.unlink(missing_ok=True)
         self._connection.close()
 

@@ -100,6 +100,6 @@ class JobKnowledge:
 
 
 def uncaught_exceptions(evidence: RunEvidence) -> list[tuple[ProcessEvidence, NotedException]]:
-    """Those that ended a program, a thread or a worker, in the order of their time."""
+    """The exceptions that ended a program, a thread or a worker, by time."""
     found = [(process, failure) for process in evidence.processes for failure in process.exceptions if failure.chain]
     return sorted(found, key=lambda pair: pair[1].t)

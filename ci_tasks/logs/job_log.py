@@ -108,7 +108,7 @@ class _SelectedJob:
 
 
 def _selected(log: OpenLog, name: str | None) -> list[_SelectedJob]:
-    """The jobs of a log that may be meant: the one that is named, else those that failed, else all; of several attempts
+    """The jobs of a log that may be meant: the named one, else the failed ones, else all; of several attempts
     of a job the last. Raises UsageError."""
     by_name: dict[str, _SelectedJob] = {}
     several, room = len(log.jobs) > 1, [MAX_HEADER_BYTES]
@@ -125,7 +125,7 @@ def _selected(log: OpenLog, name: str | None) -> list[_SelectedJob]:
 
 
 def _parts(log: JobLog, known_as: str | None, room: list[int]) -> list[_SelectedJob]:
-    """The jobs and attempts in one text, each under the name that the log has of it, else under that of the zip."""
+    """The jobs and attempts in one text, each under its name in the log, else under the zip's."""
     reader = JobLogReader(room)
     read(log.chunks(), reader)
     found = []

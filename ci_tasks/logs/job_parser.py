@@ -188,7 +188,7 @@ class _JobParser:
         self._title, self._is_cleaning_up = None, False
 
     def _feed_line(self, line: LogLine, is_own: bool) -> None:
-        """A line outside of a step's group: the runner's or, once steps have begun, mostly the program's."""
+        """A line outside of a step's group: the runner's or, once steps have started, mostly the program's."""
         text = line.text
         if is_own and text.startswith(AFTER_STEPS):
             self._is_whole = self._is_whole or text.startswith(LAST_MESSAGE)
@@ -275,7 +275,7 @@ class _JobParser:
         return facts.SUCCESS if self._is_whole and self._setup.values["job_name"] and without_error else ""
 
     def _image(self) -> tuple[str, str]:
-        """The job's container, else that of the first `docker run` in a script; and the digest of its pull."""
+        """The job's container, else the container of the first `docker run` in a script; and the digest of its pull."""
         scripts = [step.announced for step in self._steps if "docker" in step.announced.script]
         runs = (shell.docker_run(step.script, step.env) for step in scripts)
         image = self._setup.container or next((run.image for run in runs if run and run.image), "")

@@ -129,7 +129,7 @@ class _Scan:
         self._uninformative: set[bytes] = set()
 
     def read(self, text: bytes, number: int, earlier: bytes) -> None:
-        """One block: `number` is that of its first line, `earlier` what stood before it."""
+        """One block: `number` is its first line's number, `earlier` what stood before it."""
         reader, uninformative, at, end, counted = self._reader, self._uninformative, 0, len(text), 0
         words = (match.start() for match in self._one_a_line.finditer(text))
         eager = reader.needs_next_line()

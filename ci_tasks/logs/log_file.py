@@ -36,7 +36,7 @@ _LOG_HINT = (
 _URL_HINT = "`gh run view RUN --log > FILE` saves the log; `ci-tasks reproduce --url URL` reads it by itself"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _GZIP = b"\x1f\x8b"
-# Control bytes, but for those that programs write to terminals: \a \b \t \n \f \r and escape.
+# Control bytes, except the ones that programs write to terminals: \a \b \t \n \f \r and escape.
 _CONTROL = re.compile(rb"[\x00-\x06\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 _JOB = re.compile(r"-?(\d+)_([^/]+)\.txt")
 _STEP = re.compile(r"[^/]+/-?\d+_[^/]*\.txt")

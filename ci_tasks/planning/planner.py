@@ -35,8 +35,8 @@ _CLIENT_SECONDS, _CLIENT_SECONDS_HERE = 900.0, 2.0
 class RunLocation:
     """Where a run will be: its id and directory, and what the host offers.
 
-    `python` is (path, version) of the interpreter for a venv. `environments` is the directory of the batch's venvs,
-    `store` that of the packages which all runs share, empty for none; with `fresh` none of them are used. `lock_dir`
+    `python` is (path, version) of the interpreter for a venv. `environments` is the directory of the batch's venvs, and
+    `store` the directory of packages for all runs, empty for none; with `fresh` none of them are used. `lock_dir`
     holds the locks of simulated GPUs. `starts_ray`: the row's test starts Ray. `keep`: a failed run keeps its container
     and workspace. `image` replaces CI's image.
     `probe` is what the probe looks for, None for a run without it.
@@ -332,7 +332,7 @@ def _with_tests(env: Mapping[str, str], options: str) -> dict[str, str]:
 
 
 def failed_step(plan: Plan, events: Sequence[Event]) -> int:
-    """The step that failed, or the last that began, counted from 1 among those that ran. The first of a job that runs
+    """The step that failed, or the last that started, counted from 1 among steps run. The first of a job that runs
     in a container: what its steps did there has gone with it."""
     if "export CI_TASKS_INSIDE=1" in plan.script and plan.container_runtime != "none":
         return 1

@@ -193,7 +193,7 @@ def _is_known(step: Step, resolve: Resolver) -> bool:
 
 def override_warnings(overrides: Sequence[Override], jobs: Mapping[str, Job]) -> list[str]:
     """What overrides say in vain. One for a job that this workflow does not have may be for another workflow, unless
-    its name is nearly that of a job here."""
+    its name is close to the name of a job here."""
     warnings: list[str] = []
     for override in overrides:
         of_job = [job for job in jobs.values() if matches_job(override.job, job.id)]

@@ -157,7 +157,7 @@ def _joined(cells: Mapping[str, str], widths: Mapping[str, int]) -> str:
 
 
 def _hosts(rows: Sequence[RowProgress], hosts: Sequence[HostProgress], most: int) -> list[_Line]:
-    """The hosts in at most `most` lines, those that are away and busy ones first."""
+    """The hosts in at most `most` lines, unreachable and busy hosts first."""
     ours = {
         host.name: [row for row in rows if row.host == host.name and row.state in (RUNNING, STALLED)] for host in hosts
     }

@@ -1,7 +1,7 @@
 """The command line of `docker run`: its options, mounts, image and command; and the rules of a host for
 containers, whose values come from hosts.yaml. Pure.
 
-The grammar is that of pflag, Docker's option parser, as Docker CLI 28 uses it: options end at the image (or at `--`), a
+The grammar is pflag's, Docker's option parser, as Docker CLI 28 uses it: options end at the image (or at `--`), a
 boolean takes its value only after `=`, short options may be clustered, and the last of a cluster may take a value. An
 option keeps the words that CI wrote; those of a cluster are written one by one.
 """
@@ -119,7 +119,7 @@ class DockerRun:
 
     @property
     def binds(self) -> list[Mount]:
-        """Those that need no daemon. Raises DockerArgvError."""
+        """The mounts that need no daemon. Raises DockerArgvError."""
         return [mount for mount in self.mounts if mount.kind != "volume"]
 
 

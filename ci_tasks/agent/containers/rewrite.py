@@ -117,7 +117,7 @@ def _here(item: DockerOption, rules: ContainerRules, note: Callable[..., None]) 
 
 
 def _is_secret(item: DockerOption, values: Sequence[str]) -> bool:
-    """By the variable's name, or since its value has that of a secret in it."""
+    """By the variable's name, or because its value contains a secret's value."""
     name, value = _variable(item)
     return item.name == "env" and bool(value) and (is_secret_name(name) or mask_text(values, value) != value)
 
@@ -263,7 +263,7 @@ def _inner(run: DockerRun, runtime: str) -> List[str]:
 
 
 def _pyxis(run: DockerRun, variables: Env, environ: Env, scratch: Optional[str]) -> Built:
-    # Variables come through srun's environment, and --container-env names those that win over the image's. Where srun
+    # Variables come through srun's environment, and --container-env names the ones that beat the image's. Where srun
     # needs a value of its own, `env` sets the container's.
     needed = _needed(environ, "pyxis")
     variables = {"NVIDIA_VISIBLE_DEVICES": "all" if run.has("gpus") else "void", **variables}

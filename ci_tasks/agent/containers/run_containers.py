@@ -1,4 +1,4 @@
-"""The containers of a run: those that carry the label of its directory. A job can write any name into docker.json, and
+"""The containers of a run: they carry the label of its directory. A job can write any name into docker.json, and
 another label into plan.json; which directory is removed is known without them.
 
 A killed `docker run` leaves its container running, so the end of the script says nothing about them. A daemon that is
@@ -103,7 +103,7 @@ class RunContainers:
         return [_container(self.client, number, item) for number, item in enumerate(items, 1)]
 
     def ids(self) -> Sequence[str]:
-        """The ids of those that the run has started so far."""
+        """The ids of the containers that the run has started so far."""
         if len(started_containers(self.paths)) > len(self._ids):
             self._ids = [container.id for container in self.find()]
         return self._ids
@@ -116,7 +116,7 @@ class RunContainers:
         return answer.err if answer.timed_out else ""
 
     def stop(self) -> None:
-        """Stop those that run. Their files stay, for their logs."""
+        """Stop the running containers. Their files stay, for their logs."""
         running = [container.id for container in self.find() if container.running]
         if self.client is not None and running:
             self.client.run("stop", "-t", "1", "--", *running)  # a detached one gets a second

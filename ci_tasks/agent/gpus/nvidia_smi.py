@@ -293,7 +293,7 @@ def rows_of(samples: Iterable[GpuSample], header: bool = False) -> bytes:
 
 
 def read_gpu_samples(text: str) -> List[GpuSample]:
-    """The rows of gpu.csv, without those that cannot be decoded: half written, or written by a job."""
+    """The rows of gpu.csv, without undecodable rows: half written, or written by a job."""
     samples = []
     with suppress(csv.Error):
         for row in csv.DictReader(io.StringIO(text.replace("\0", ""), newline="")):

@@ -137,7 +137,7 @@ def processes_here() -> List[int]:
 
 
 def _read_all(pids: Iterable[int]) -> Dict[int, _Json]:
-    """Those that are gone are left out."""
+    """Processes that have ended are left out."""
     return {pid: process for pid, process in ((pid, _read_process(pid)) for pid in pids) if process}
 
 

@@ -47,7 +47,7 @@ class LinkedException:
 
 @dataclass(frozen=True)
 class NotedException:
-    """`where`: main, thread, or worker, which is a process of multiprocessing. `name` is that of the thread. `chain`
+    """`where`: main, thread, or worker, which is a process of multiprocessing. `name` is the thread's name. `chain`
     begins with the one that was seen; causes, contexts and members of groups follow."""
 
     t: float = 0.0

@@ -6,7 +6,7 @@ without it. Python 3.8 to 3.14.
 The file of a process, PID-START-RANDOM.jsonl, has lines of JSON, the first of which says what the process is. Between
 them are the stacks of all threads, which faulthandler writes when the process gets the signal SIGRTMIN+7. Noted is what
 is imported, and from where; exceptions that nothing caught; what a suite's own hooks add. Overlays are packages of
-working trees that are imported instead of those that are installed.
+working trees that are imported instead of the installed packages.
 """
 
 import os
@@ -171,7 +171,7 @@ def json_text(value: "Any") -> str:
 
 
 def module_facts(name: str, spec: "Any" = None) -> "dict[str, Any]":
-    """The fields of ImportedModule, by its spec if its import has only begun."""
+    """The fields of ImportedModule, by its spec if its import has only started."""
     origin = top = _origin(spec or _attributes(name).get("__spec__"))
     for _ in range(name.count(".") + 1 + os.path.basename(top).startswith("__init__.")):
         top = os.path.dirname(top)
@@ -306,7 +306,7 @@ def _specs(name: str, path: "Any", own: "Any") -> "Iterator[Any]":
 
 
 def set_flight_recorder(directory: str, path: str) -> None:
-    """torch's, by which a rank says which collective it has begun: in memory, and written when it is asked. What the
+    """torch's, by which a rank says which collective it has started: in memory, and written when it is asked. What the
     job, its workflow or its image has set stays. `path` is of the file of this process; what its parent got from us
     would be the parent's."""
     stem, environ = path.rpartition(".")[0] + ".", os.environ
@@ -379,7 +379,7 @@ class Overlays:
 
 
 def note_exception(file: EvidenceFile, value: "Any", where: str, name: str = "") -> None:
-    """`name` is that of a thread."""
+    """`name` is a thread's name."""
     try:
         file.failures[where] = file.failures.get(where, 0) + 1
         if value is not None and file.failures[where] <= _MAX_EXCEPTIONS:
@@ -391,7 +391,7 @@ def note_exception(file: EvidenceFile, value: "Any", where: str, name: str = "")
 
 
 def _linked(value: "Any") -> "list[Any]":
-    """The exception, those that it was caused by, and the members of groups."""
+    """The exception, its causes, and the members of groups."""
     found: "list[Any]" = []
     todo = [value]
     while todo and len(found) < _MAX_LINKED:

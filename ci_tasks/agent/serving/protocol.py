@@ -233,7 +233,7 @@ class RunUpdate:
 
 
 def _check(path: str) -> None:
-    """Raises UnsafeName, unless it is that of a file that a run brings home."""
+    """Raises UnsafeName, unless it names a file that is fetched from a run."""
     check_relative_path(path)
     if path not in SMALL_FILES and not path.startswith("artifacts/"):
         raise UnsafeName("no file of a run")

@@ -70,7 +70,7 @@ def explained(error: Exception) -> str:
 @dataclass(frozen=True)
 class Session:
     """A method for each request. `archive` is agent.pyz, as it was checked, and `digest` its SHA-256. `server` is the
-    process that reads the requests and forks those that do them."""
+    process that reads the requests and forks a process for each."""
 
     home: str
     archive: bytes
@@ -130,7 +130,7 @@ class Session:
             if not os.path.exists(run.agent):
                 self._check_out(request)
                 create(run, replace(request.plan, script=request.script), self.archive)
-            if not request.start or os.path.lexists(run.status):  # begun before, or cancelled before it was started
+            if not request.start or os.path.lexists(run.status):  # started before, or cancelled before that
                 return
             if request.sbatch_script:
                 job = SlurmJob(self.store.path, request.parts)

@@ -82,7 +82,7 @@ class _BatchSupervisor(supervisor.Supervisor):
 
     def prepare(self, start: SlurmStart, passed: Mapping[str, str], problem: str) -> None:
         self._start_mark, self._problem = start, problem
-        # How long the job waited, by the clock of the file system alone: that of the login node may differ.
+        # How long the job waited, by the file system's clock alone: the login node's clock may differ.
         submitted, began = map(os.path.getmtime, (self.paths.slurm_job, self.paths.attempt))
         self.status = replace(
             self.status,

@@ -397,7 +397,7 @@ def _ended(status: Status, outcome: Outcome, log: RunLog) -> Status:
     end, why, code = outcome
     log.write_line((rd.BLOCKED if code == rd.EXIT_BLOCKED else "ci-tasks: ") + why)
     log.close()
-    # The clock is that of the node that began the run, not this machine's.
+    # The clock of the node that started the run counts, not this machine's.
     now = status.heartbeat_at or time.time()
     status = replace(status, state="ended", phase="ended", end=end, exit_code=code, error=why, ended_at=now, waiting=())
     return replace(status, log_bytes=log.bytes, log_error=status.log_error or log.error, log_sha256=log.sha256)

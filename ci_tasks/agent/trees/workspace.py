@@ -38,7 +38,7 @@ _MAX_FILES = 80  # of packs, two of each; each of them is copied into every work
 _LATER_NS = 2 * 10**9  # git reads files again that are not older than their index, in whole seconds
 _MAX_IDLE = 2  # of a checkout
 _OF_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-_IN_USE_S = 86400.0  # seconds that the slot of a run is kept longer than that of no run
+_IN_USE_S = 86400.0  # seconds that a run's slot is kept longer than a slot without a run
 
 Lend = Callable[[CheckoutPart, str], None]  # gives the job's git directory of a part the objects
 
@@ -180,7 +180,7 @@ def write_workspace(
     store: str, parts: Sequence[CheckoutPart], workspace: str, index: str, lend: Lend, keep_files: bool = False
 ) -> None:
     """Make the directory `workspace` the parts, whose objects the git directory `store` has. `index` is of the files in
-    it, or a name for one. With `keep_files`, those that are not of a tree stay. Raises StoreError, OSError."""
+    it, or a name for one. With `keep_files`, files that belong to no tree stay. Raises StoreError, OSError."""
     tree, git = parts[0].flat or parts[0].tree, Git(store, workspace, GIT_INDEX_FILE=index)
     remove(index + ".lock")
     names = git.split("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)

@@ -48,7 +48,7 @@ def _overrides() -> Iterator[Mapping[str, object]]:
         yield {"job": job, "step": "Install uuidgen", "skip": True}
         over_image = f"--volume ${{{{ github.workspace }}}}:/opt/Megatron-Bridge {_IN_IMAGE}"
         yield {"job": job, "step": "Start container", "replace": {_IN_IMAGE: over_image}}
-        # It collects coverage; the script's exit code is that of the step before.
+        # It collects coverage; the script's exit code is the previous step's.
         yield {"job": job, "step": "Check result", "skip": True}
     for job in (*_TESTS, *_OTHERS):
         # Its `ref` is an output of a job that asks GitHub; your working tree is tested.

@@ -17,7 +17,7 @@ from ci_tasks.report.table import size
 
 CLOCK_QUERY = {"clock": python_query("import time; print(repr(time.time()))")}
 _TOLERATED_SKEW = 2.0  # seconds; a smaller difference between a host's clock and ours does no harm
-# The modules are those that a Python built by hand lacks, and the agent cannot do without.
+# A Python built by hand may lack these modules, which the agent needs.
 _PYTHON_VERSION = 'import sys; print("%d.%d.%d" % sys.version_info[:3]); import fcntl, json, zlib'
 # Program, its query, the oldest version: Python's is what the agent is written for; git's of 2018 is the oldest whose
 # `worktree` and `index-pack` we rely on.

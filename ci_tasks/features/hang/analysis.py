@@ -124,7 +124,7 @@ def _computes(process: Process) -> bool:
 
 
 def _rank_elsewhere(run: RunProcesses) -> Hang | None:
-    """Ranks that are elsewhere than those that wait for them."""
+    """Ranks that are elsewhere than the ranks that wait for them."""
     inside = [process for process in run.ranks.values() if process.waits_for_ranks]
     odd = [process for process in run.ranks.values() if process not in inside]
     # An interpreter that starts or ends has no frame of Python.
@@ -165,7 +165,7 @@ def _different_collectives(run: RunProcesses) -> Hang | None:
 
 
 def _behind(run: RunProcesses) -> Hang | None:
-    """Ranks that have begun fewer collectives than others, by NCCL or torch's recorder."""
+    """Ranks that have started fewer collectives than others, by NCCL or torch's recorder."""
     for teller, word, begun in _counts(run):
         most = max(begun.values(), default=0)
         odd = [process for process in begun if begun[process] < most]
@@ -173,14 +173,14 @@ def _behind(run: RunProcesses) -> Hang | None:
         if odd and others:
             counts = [f"{process.name}: {word} {count}" for process, count in list(begun.items())[:_MOST_NAMED]]
             why = f"{that(odd, 'is', 'are')} behind ({teller}, {', '.join(counts)}): {odd[0].main.where}"
-            if odd[0].main.kind == waits.GPU:  # all of these that it has begun, the others have begun too
+            if odd[0].main.kind == waits.GPU:  # all of these that it has started, the others have started too
                 why += ", for earlier work on its GPU: a kernel that does not end, or a collective of another group"
             return Hang(SHOWN, "collectives differ", f"{why}; {waiting(others)}", _mains(odd))
     return None
 
 
 def _counts(run: RunProcesses) -> Iterator[tuple[str, str, dict[Process, int]]]:
-    """Who tells it, its word for a number, and how many collectives each rank has begun."""
+    """Who tells it, its word for a number, and how many collectives each rank has started."""
     for place, text in run.facts.ras.items():
         own = ((run.by_id.get((place, pid)), count) for pid, count in read_ras(text).items())
         yield "NCCL", "operation", {process: count for process, count in own if process and process.rank is not None}
@@ -190,7 +190,7 @@ def _counts(run: RunProcesses) -> Iterator[tuple[str, str, dict[Process, int]]]:
 
 
 def read_ras(text: str) -> dict[int, int]:
-    """The operations that each process has begun, by pid, if NCCL's RAS service saw that they differ; nothing if two
+    """The operations that each process has started, by pid, if NCCL's RAS service saw that they differ; nothing if two
     communicators contradict each other about a process. A rank in its answer is one of its communicator."""
     counts: dict[int, int] = {}
     for count, pid in _LAUNCHED.findall(text[: 1 << 20]):

@@ -110,7 +110,7 @@ def plan(trees: LevelTrees) -> list[PlanEntry]:
 
 
 def run(trees: LevelTrees, *, events: EventStream | None = None) -> tuple[int, Summary | BatchResult | None]:
-    """Run the asked level and those that it needs, and end with the summary. Returns the exit code of its result, and
+    """Run the requested level and the levels it needs, then summarize. Returns the exit code of its result, and
     the summary of what ran to its end, or what goes on without us."""
     print("\n".join(trees.headline), flush=True)
     done = trees.execute(events)

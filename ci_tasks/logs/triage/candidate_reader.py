@@ -342,7 +342,7 @@ class CandidateReader(LineReader):
         existing.last_at, existing.survived = again.last_at, again.survived
 
     def _forget(self) -> None:
-        """One of those that say least goes, in the middle: what counts most stands at the beginning or the end."""
+        """Forget one of the weakest, from the middle: what counts most stands at the beginning or the end."""
         keys = [key for key, one in self._kept.items() if one.kind == PLAIN and one.rule.rank != ROOT] or [*self._kept]
         del self._kept[keys[len(keys) // 2]]
 

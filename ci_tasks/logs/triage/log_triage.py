@@ -41,7 +41,7 @@ _LEAST_RANKS = 2
 
 
 def together(jobs: Sequence[tuple[str, Triage]]) -> Triage:
-    """The triage of the first job that failed, with all that did; those that failed in the same way are listed once."""
+    """The triage of the first job that failed, with all failed jobs; equal failures are listed once."""
     if len(jobs) == 1:
         return jobs[0][1]
     failed = [pair for pair in jobs if pair[1].verdict in (FAILED, BLOCKED, CANCELLED)]
@@ -108,7 +108,7 @@ def triage(
 
 
 def _shows_death(log: CandidateList, died_at: int) -> bool:
-    """Whether a process died for good: no word of success outweighs that of an engine, nor a mark of failure near it or
+    """Whether a process died for good: no word of success outweighs an engine's, nor a mark of failure near it or
     below it."""
     near = log.succeeded_at - _NEAR_SUCCESS
     rules = [(one.rule.name, one.last_at) for one in log.candidates if not (one.ignored or one.survived)]
@@ -217,7 +217,7 @@ def _lacks_package(candidate: Candidate) -> bool:
 def _uncaught_candidates(
     candidates: Sequence[Candidate], evidence: RunEvidence | None, rules: Rules
 ) -> list[Candidate]:
-    """Those that print the exception which ended a process first; none where the log has none of them.
+    """The candidates that print the exception which ended a process, first; none if the log has none.
 
     One that only passes on what another process raised does not count. Where pytest reported a failure, a process that
     a test started may well end with an exception, so there the log decides; and where what the others raised may follow

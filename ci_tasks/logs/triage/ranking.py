@@ -148,7 +148,7 @@ def features(log: CandidateList) -> list[Features]:
                 one.chain and link.chain == one.chain and link.rule.rank != WRAPPER and link.depth < one.depth
                 for link in ends
             ),
-            # Who raised is quoted by those that pass it on.
+            # Processes that pass an exception on quote the one that raised it.
             "quoted later": len(said) >= _SHORTEST_MESSAGE
             and any(
                 said in other.text for other in log.candidates if other.kind != LAST and other.line.number > number
@@ -243,7 +243,7 @@ def cause_of(candidate: Candidate, candidates: Sequence[Candidate], rules: Rules
 
 
 def blamed_group(candidate: Candidate, cause: str, verdict: str) -> str:
-    """The group of the cause; that of the code for an exception of no known cause that is not the environment's."""
+    """The group of the cause; the code's group for an exception of no known cause that is not the environment's."""
     is_code = cause == UNKNOWN and verdict == FAILED and candidate.kind in _RAISED
     return CODE if is_code else group_of(cause)
 

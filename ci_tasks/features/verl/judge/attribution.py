@@ -21,7 +21,7 @@ CHANGE, ENVIRONMENT, UNCLEAR = "the change", "the environment", "unclear"
 
 
 class Stage(NamedTuple):
-    """`owner` is whose failure it is once construction has begun; before, it is the environment's, unless it is the
+    """`owner` is whose failure it is once construction has started; before, it is the environment's, unless it is the
     change's own."""
 
     name: str
@@ -109,7 +109,7 @@ class Attribution(NamedTuple):
 
 
 def attribute(failure: TrainingFailure | None, began: bool, root: str = "", reward: Iterable[str] = ()) -> Attribution:
-    """Whose failure ended a training. `began`: construction had begun before it. `root` is the Bridge checkout as
+    """Whose failure ended a training. `began`: construction had started before it. `root` is the Bridge checkout as
     the job sees it, `reward` are paths of the reward model. An exit code alone says nothing."""
     if failure is None:
         return Attribution(_STEP, UNCLEAR, began) if began else Attribution(_START, ENVIRONMENT, began)

@@ -42,7 +42,7 @@ MOST_KL = 10.0  # nats a token: the two policies have nothing in common any more
 MOST_SPIKE = 1000.0  # of a gradient's norm, times what is usual: what is clipped by so much has no direction left
 LEAST_ENTROPY = (0.02, 0.1)  # nats a token, and the share of what it was at the beginning: less of both has collapsed
 HALVED = 0.5  # of a reward: no scatter of a batch
-VALIDATED = 1000  # answers of a validation, whose scatter is that of a share of so many; gsm8k's test set has 1,319
+VALIDATED = 1000  # answers of a validation, which scatter like a share of so many; gsm8k's test set has 1,319
 _REWARDS = (REWARD, "critic/score/mean")
 _VARY = {
     "rewards vary": _REWARDS,

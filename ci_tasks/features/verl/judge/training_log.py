@@ -103,7 +103,7 @@ class TrainingFailure(NamedTuple):
 
     @classmethod
     def said(cls, text: str, frames: tuple[str, ...] = (), process: str = "") -> TrainingFailure:
-        """One that stands in no log that triage has read: the cause is that of a rule for its text."""
+        """One that stands in no log that triage has read: the cause comes from a rule for its text."""
         rule = shipped().of(text, "\n".join(frames))
         return cls(text[:500], 0, frames, rule.cause if rule.rank == ROOT else "", process=process)
 
@@ -165,7 +165,7 @@ class TrainingFacts:
         return next((one for one in reasons if one.cause or one.constructs or one.line_no > last), None)
 
     def constructed(self, before: int = 0) -> bool:
-        """Whether Bridge-managed construction had begun, before a line if one is given."""
+        """Whether Bridge-managed construction had started, before a line if one is given."""
         lines = [line.line_no for name, line in self.said.items() if name in _OF_CONSTRUCTION]
         lines += [failure.line_no for failure in self.failures if failure.constructs]
         return any(not before or line_no < before for line_no in lines)

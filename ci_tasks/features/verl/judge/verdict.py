@@ -138,7 +138,7 @@ def _status(criteria: Sequence[Criterion]) -> str:
 
 
 def deciding(status: str, criteria: Iterable[Criterion]) -> list[Criterion]:
-    """Those that a status rests on. If it ended in a failure, the rest follows from that."""
+    """The criteria that decide a status. If it ended in a failure, the rest follows from that."""
     seen = with_outcome(criteria, {PASS: SHOWN, NOT_PROVEN: NOT_SEEN}.get(status, CONTRADICTED))
     found = [one for one in seen if one.environment == (status == BLOCKED)]
     required = [one for one in found if not one.optional]
