@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from typing import Any, Dict, Mapping
 
-from .files import content_of
+from .files import content_of, read_file
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MAIN = b"import sys\nfrom agent.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
@@ -26,7 +26,7 @@ def build() -> bytes:
     sources = {"__main__.py": _MAIN}
     for directory, _, files in sorted(os.walk(_HERE)):
         for path in sorted(os.path.join(directory, name) for name in files if name.endswith(".py")):
-            sources["agent/" + os.path.relpath(path, _HERE)] = content_of(path)
+            sources["agent/" + os.path.relpath(path, _HERE)] = read_file(path, -1)
     return zipped(sources)
 
 

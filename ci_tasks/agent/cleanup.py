@@ -136,7 +136,8 @@ def cancel(run_dir: str, kill: bool = False) -> None:
     if status.pid is not None and processes.alive(status):
         try:
             os.kill(status.pid, signal.SIGTERM)
-        except ProcessLookupError:  # it has ended this moment
+        except ProcessLookupError:  # it has ended, or died, this moment
+            cancel(run_dir, kill)
             return
         except OSError as error:
             raise CancelError("the agent, process %d, cannot be signalled: %s" % (status.pid, error.strerror)) from None
@@ -181,11 +182,10 @@ def end_and_clean(run_dir: str) -> List[str]:
 
 def _end(paths: RunDir) -> Tuple[List[str], RootContainer]:
     """End the run through its agent or Slurm, kill an agent that hangs, and remove the containers. Returns what is
-    left."""
+    left. Raises RecordError if it cannot be known whether Slurm has a job of the run."""
     plan, status = read_plan(paths), rd.read_status_if_readable(paths)
-    containers = RunContainers(paths.path, thorough=True)
+    containers, job = RunContainers(paths.path, thorough=True), slurm.read(paths.path)
     with suppress(OSError, ValueError, CancelError):
-        job = slurm.read(paths.path)
         cancel(paths.path, kill=job is not None)
         if job is not None and job.id and not status.concluded:
             _wait_while(lambda: slurm.may_run([job.id])[job.id], _SLURM_SECONDS, poll_seconds=0.5)

@@ -371,14 +371,14 @@ def environment_key(install: InstallSteps, workspace: str, environ: Mapping[str,
     pip = settings, [_digest(path) for path in (*paths, environ.get("PIP_CONFIG_FILE", ""))]
     python = sys.version, sysconfig.get_platform(), sysconfig.get_config_var("SOABI"), platform.libc_ver()
     files = sorted(deciding_files(install, workspace).items())
-    value = repr((python, install.steps, pip, files))
+    value = repr((python, install.texts, pip, files))
     return hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
 def deciding_files(install: InstallSteps, workspace: str) -> Dict[str, str]:
     """The files of the checkout that may decide what the steps install, with their hashes: those that describe
     packages, and those that the steps name."""
-    words = {os.path.basename(word) for step in install.steps for word in _WORD.findall(step)}
+    words = {os.path.basename(word) for step in install.texts for word in _WORD.findall(step)}
     return {
         os.path.relpath(entry.path, workspace): _digest(entry.path)
         for entry in below(workspace, excluded=os.path.join(workspace, ".git"))

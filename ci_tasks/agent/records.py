@@ -167,11 +167,11 @@ class Retry:
 @dataclass(frozen=True)
 class InstallSteps:
     """Steps whose packages are shared with other runs in the directory `store`; with `fresh` none is taken from it.
-    Each of `steps` is all that was planned of one, the same for every workspace: script, interpreter, directory and
+    Each of `texts` is all that was planned of one, the same for every workspace: script, interpreter, directory and
     variables."""
 
     store: str = ""
-    steps: Tuple[str, ...] = ()
+    texts: Tuple[str, ...] = ()
     fresh: bool = False
 
 

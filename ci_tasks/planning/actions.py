@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 
 from ci_tasks.agent.records import Deviation
 from ci_tasks.planning.script import part
-from ci_tasks.workflow.context import Resolver
+from ci_tasks.workflow.context import EventContext, Resolver
 from ci_tasks.workflow.expressions import references
 from ci_tasks.workflow.model import Job, Step
 from ci_tasks.workflow.runner import labels
@@ -42,9 +42,15 @@ WITHOUT_EFFECT = {
     "8398a7/action-slack": _TELLS,
     "huggingface/hf-workflows/.github/actions/post-slack": _TELLS,
 }
-# What a script removes or moves of a machine that CI throws away afterwards, and the lines of one that does no more.
-_OF_MACHINE = re.compile(r"\bsudo\b.*\b(?:rm|mv)\b.*?[\s\"'](/[\w./-]+)")
-_HOUSEKEEPING = re.compile(r"\s*(?:(?:sudo|rm|df|du|docker|echo|pip cache)\b.*|#.*)?")
+# What GitHub's machines have and jobs remove, and the commands of a script that does no more than to make room.
+_PLACE = (
+    r"[\"']?/(?:usr/share/(?:dotnet|swift)|usr/local/(?:lib/(?:android|node_modules)|\.ghcup|share/(?:boost|powershell))"
+    r"|opt/(?:az|ghc|hostedtoolcache)|var/lib/docker)\b[\w./*-]*[\"']?"
+)
+_MAKES_ROOM = re.compile(
+    rf"(?:sudo )?(?:rm -\w+(?: {_PLACE})+|mv {_PLACE} \S+|sh -c \"mv \S+ {_PLACE}|apt-get (?:clean|autoremove)(?: -y)?"
+    r"|npm cache clean --force|pip cache purge|docker \w+ prune[ \w-]*|(?:df|du|echo)\b[^>`$]*|true)?"
+)
 # Actions that install a program, which is to be here.
 ON_PATH = {
     "astral-sh/setup-uv": "uv",
@@ -87,14 +93,10 @@ def without_effect(action: str) -> str | None:
     return next((why for name, why in WITHOUT_EFFECT.items() if _is_part(action, name)), None)
 
 
-def taken_from_machine(script: str) -> str:
-    """The place of the machine itself that the script removes or moves with sudo; "" for none."""
-    found = _OF_MACHINE.search(script)
-    return found[1] if found else ""
-
-
-def only_frees_room(script: str) -> bool:
-    return taken_from_machine(script) != "" and all(map(_HOUSEKEEPING.fullmatch, script.splitlines()))
+def only_makes_room(script: str) -> bool:
+    lines = [line for line in script.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
+    commands = [" ".join(each.split()) for line in lines for each in re.split(r"&&|\|\||;", line)]
+    return re.search(_PLACE, script) is not None and all(map(_MAKES_ROOM.fullmatch, commands))
 
 
 def _is_part(action: str, name: str) -> bool:
@@ -129,15 +131,17 @@ def checked_out_elsewhere(inputs: Mapping[str, str], resolve: Resolver) -> list[
 
 def checked_out_beside(step: Step, resolve: Resolver) -> str:
     """The other repository that a checkout puts below the tested one; "" for none."""
-    repository, path = (resolve.text(step.with_.get(key, ""), step=step) for key in ("repository", "path"))
-    is_other = repository not in ("", resolve.contexts["github"].get("repository"))
-    is_below = not posixpath.normpath(path or ".").startswith((".", "/"))
+    repository, path = (resolve.text(step.with_.get(key, ""), step=step).strip() for key in ("repository", "path"))
+    own = str(resolve.contexts["github"].get("repository"))
+    names = {name.rpartition("/")[2].lower() for name in (repository, own)}  # a fork has the tested one's name
+    is_other = repository and len(names) == 2 and own != EventContext.repository  # of no known origin
+    is_below = posixpath.normpath(path or ".").split("/")[0] not in (".", "..", "", ".git")
     return repository if is_other and is_below else ""
 
 
 def fetched(step: Step) -> Step:
     """The step with what run_parts.sh needs to fetch that repository."""
-    inputs = {f"CI_TASKS_{name.upper()}": str(step.with_.get(name, "")) for name in ("repository", "ref", "path")}
+    inputs = {f"CI_TASKS_{name.upper()}": str(step.with_.get(name) or "") for name in ("repository", "ref", "path")}
     return replace(step, env={**step.env, **inputs})
 
 
@@ -231,9 +235,9 @@ def result(step: Step | None, id: str) -> dict[str, Value]:
     name = f"steps.{id}"
     action = name_of(step) if step else ""
     unknown = Unknown((f"{name}.outputs",))
-    if not action or step is None:
+    if step is None or (not action and not only_makes_room(step.run or "")):
         return OpenObject(name, {"outputs": OpenObject(f"{name}.outputs")})
-    if action in SCRIPTS and action != UPLOAD:
+    if (action in SCRIPTS and action != UPLOAD) or (action == CHECKOUT and step.with_.get("path")):
         return OpenObject(name, {"outputs": unknown})
     if step.action:
         end = Unknown((f"{name}.outcome",))

@@ -128,8 +128,8 @@ class _Planning:
         install = self._install() if planned.python and not setup else records.InstallSteps()
         steps = planned.split()[1] if setup else self.steps.steps
         script = self._script(steps, directory)
-        if script.venv and install.steps:
-            script = replace(script, venv=replace(script.venv, installing=len(install.steps)))
+        if script.venv and install.texts:
+            script = replace(script, venv=replace(script.venv, installing=len(install.texts)))
         probe = location.probe if script.has_venv or (row.image and host.runtime in ENGINES) else None
         if location.checkout.overlays:
             probe = with_overlays(probe, location.checkout, self.event.workspace, row, host)
@@ -200,7 +200,7 @@ class _Planning:
             env=self._setup_env(shared),
             steps=shared,
             is_setup=True,
-            venv=Venv(location.python[0], f"{directory}/venv", installing=len(shared) if install.steps else 0),
+            venv=Venv(location.python[0], f"{directory}/venv", installing=len(shared) if install.texts else 0),
             github={name: value for name, value in self._github().items() if name != "GITHUB_SHA"},
             artifacts=self.event.artifacts,
         )

@@ -126,16 +126,15 @@ contains() { [[ ${1,,} == *"${2,,}"* ]]; }
 starts_with() { [[ ${1,,} == "${2,,}"* ]]; }
 ends_with() { [[ ${1,,} == *"${2,,}" ]]; }
 
-# hash_files PATTERN…: the SHA-256 of all files of the checkout that the patterns match, as GitHub's hashFiles has it
+# hash_files PATTERN…: the SHA-256 of all files of the checkout that the patterns match, as GitHub's hashFiles
 hash_files() (
-  cd -- "$GITHUB_WORKSPACE" && shopt -s globstar dotglob nullglob || exit
-  LC_ALL=C IFS=''
+  cd -- "$GITHUB_WORKSPACE" && shopt -s globstar dotglob nullglob && export LC_ALL=C IFS='' || exit
   declare -A _found=()
   for _pattern; do
-    _glob=${_pattern#!}
+    _glob=${_pattern#!} _glob=${_glob#"$PWD"/} _glob=${_glob#./}
+    case $_glob in '' | /* | '#'* | .. | ../* | */.. | */../*) continue ;; esac
     for _file in $_glob $_glob/**; do
-      case $_file in "$GITHUB_WORKSPACE"/*) ;; /* | ../*) continue ;; esac
-      if [ "$_glob" = "$_pattern" ] && [ -f "$_file" ]; then _found[$_file]=1; else _found[$_file]=''; fi
+      if [ "${_pattern#!}" = "$_pattern" ] && [ -f "$_file" ]; then _found[$_file]=1; else _found[$_file]=''; fi
     done
   done
   [ "${#_found[@]}" != 0 ] || exit 0
@@ -312,8 +311,12 @@ tar -chf - -- "${files[@]}" | tar -xf - -C "$into" || echo "not all of these fil
 
 #: [FETCH]
 #: The step that stands for a checkout of another repository into a directory of its own.
-mkdir -p -- "$CI_TASKS_PATH" && cd -- "$CI_TASKS_PATH" && git init -q &&
-  git fetch -q --depth 1 -- "https://github.com/$CI_TASKS_REPOSITORY" "${CI_TASKS_REF:-HEAD}" &&
+read -r CI_TASKS_PATH <<< "$CI_TASKS_PATH"
+CI_TASKS_PATH=$(realpath -m -- "$CI_TASKS_PATH")
+case $CI_TASKS_PATH in "$(pwd -P)"/*) ;; *) echo "ci-tasks: blocked: $CI_TASKS_PATH is outside of the checkout" >&2; exit 125 ;; esac
+rm -rf -- "$CI_TASKS_PATH" && mkdir -p -- "$CI_TASKS_PATH" && cd -- "$CI_TASKS_PATH" && git init -q &&
+  git remote add origin "https://github.com/$CI_TASKS_REPOSITORY" &&
+  git fetch -q --depth 1 -- origin "${CI_TASKS_REF:-HEAD}" &&
   git checkout -q --force --detach FETCH_HEAD && git log -1 --format='%H' ||
   { echo "ci-tasks: blocked: cannot fetch $CI_TASKS_REPOSITORY at ${CI_TASKS_REF:-HEAD}" >&2; exit 125; }
 

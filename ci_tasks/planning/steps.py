@@ -113,14 +113,12 @@ class _StepsPlanner:
         why = actions.without_effect(action)  # unevaluated: the key of a cache asks for hashFiles, as the runner can
         if action == actions.UPLOAD and not _is_known(step, _with_exported(step, self.sources, resolve)):
             why = "its inputs or its `if` are known while it runs in CI"
-        if not self.job.container and actions.only_frees_room(step.run or ""):
+        if not self.job.container and actions.only_makes_room(step.run or ""):
             why = actions.FREES_ROOM
         if why:
             ci = f"uses {step.uses}" if step.uses else (step.run or "").strip()
             self.deviations.append(Deviation(f"step {step.name!r}", ci, "not run", why))
             return None
-        if not self.job.container and (place := actions.taken_from_machine(step.run or "")):
-            raise _unsupported(step, resolve, f"takes {place} from the machine, which would be yours")
         resolve = _with_exported(step, self.sources, resolve)
         self.sources.append(replace(step, with_=actions.used_inputs(step)))
         if not step.uses:
@@ -174,12 +172,10 @@ class _StepsPlanner:
         self.deviations.append(Deviation(f"step {step.name!r}", f"uses {step.uses}", here, "the action is not run"))
         literal = script.replace("${{", "${{ '${{' }}")
         script_step = replace(step, run=literal, uses=None, with_={}, shell="bash", working_directory=".")
-        action = actions.name_of(step)
-        own = action in (actions.UPLOAD, actions.CHECKOUT) or _depends_on_matrix(
-            step, self.job
-        )  # in the row's directory
+        is_upload = actions.name_of(step) == actions.UPLOAD  # to the row's own directory
+        own = is_upload or _depends_on_matrix(step, self.job)
         planned = _run_step(script_step, self.job, resolve, scope)
-        self.planned.append(replace(planned, own=own, is_script=action != actions.UPLOAD))
+        self.planned.append(replace(planned, own=own, is_script=not is_upload))
 
 
 def _is_known(step: Step, resolve: Resolver) -> bool:
@@ -375,7 +371,7 @@ def _refused(message: str, step: Step, resolve: Resolver, text: str = "", hint: 
 def _unsupported(step: Step, resolve: Resolver, message: str) -> WorkflowError:
     override = f"overrides: [{{job: {resolve.job}, step: {step.name!r}, skip: true}}]"
     hint = f"replace or skip it in hosts.yaml: {override}"
-    return _refused(message, step, resolve, f"uses: {step.uses}" if step.uses else "", hint)
+    return _refused(message, step, resolve, f"uses: {step.uses}", hint)
 
 
 # -- what a step reads -------------------------------------------------------------------------------------------------

@@ -212,7 +212,6 @@ class LabelExecution:
             session.executor.reattach(prepared)
         else:
             shutil.rmtree(run.path, ignore_errors=True)
-            self._used.remove(int(os.path.basename(run.path)))
 
     # -- placing and starting ------------------------------------------------------------------------------------------
 

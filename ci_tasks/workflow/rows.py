@@ -199,10 +199,12 @@ def _check(workflow: Workflow, job: Job) -> None:
 def _gpus(
     job: Job, resolve: Resolver, in_matrix: int | None, docker_run: DockerRun | None, labels: list[str]
 ) -> int | None:
-    """As the workflow says: the matrix, unless it is for each of several tests that pytest runs at once; else CI's lock
-    script, else docker's `--gpus`, else the runner."""
-    several = in_matrix and any(runner.runs_several(resolve.shown(step.run)) for step in job.steps if step.run)
-    if in_matrix is not None and not several:
+    """As the workflow says: the matrix, unless its value is a marker of tests that pytest runs several of at once; else
+    CI's lock script, else docker's `--gpus`, else the runner."""
+    named = [text for text in leaves(resolve.contexts["matrix"]) if isinstance(text, str) and not text.isdigit()]
+    markers = [text for text in named if in_matrix and runner.gpus_in_label(text) == in_matrix]
+    scripts = [resolve.shown(step.run) for step in job.steps if markers and step.run and _may_run(step, resolve)]
+    if in_matrix is not None and not any(runner.counts_for_each_test(marker, scripts) for marker in markers):
         return in_matrix
     texts = [step.run for step in job.steps if runner.LOCK_SCRIPT in (step.run or "") and _may_run(step, resolve)]
     locked = [count for text in texts if (count := runner.gpus_in_script(resolve.shown(text))) is not None]

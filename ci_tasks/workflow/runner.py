@@ -4,7 +4,7 @@ docker's `--gpus`. Pure. None for a text that does not say it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ci_tasks.workflow.model import Job
@@ -77,7 +77,8 @@ _LABEL = re.compile(
     + ")"
 )
 _GPU_WORD = re.compile(rf"gpu|cuda|nvidia|(?<![a-z0-9])(?:rtx|g[bh]|[abhlptv])[0-9]{{1,4}}[a-z]?{_END}")
-_SEVERAL = re.compile(r"\bpytest\b[^\n;&|]*\s-n[ =]?(?:auto|logical|[2-9]|1[0-9])")
+_PYTEST = re.compile(r"^[ \t]*(?:python3? -m )?pytest\b[^\n;&|]*", re.MULTILINE)
+_SEVERAL = re.compile(r"\s-n[ =]?(?:auto|logical|[2-9]|1[0-9])")
 _CPU_WORD = re.compile(r"(?<![a-z0-9])[0-9]*cpus?[0-9]*(?![a-z0-9])")
 # What is no GPU of NVIDIA's. Ascend's own runners are called by the chip: linux-aarch64-a2b3-8.
 _OTHERS = {
@@ -126,9 +127,10 @@ def gpus_in_script(script: str) -> int | None:
     return max((int(count) for count in _SCRIPT.findall(script.replace("\\\n", " "))), default=None)
 
 
-def runs_several(script: str) -> bool:
-    """Whether it has pytest run several tests at once, by the `-n` of pytest-xdist."""
-    return bool(_SEVERAL.search(script.replace("\\\n", " ")))
+def counts_for_each_test(marker: str, scripts: Iterable[str]) -> bool:
+    """Whether the marker selects the tests of pytest commands which all run several at once, by `-n`."""
+    commands = [each for script in scripts for each in _PYTEST.findall(script.replace("\\\n", " ")) if marker in each]
+    return bool(commands) and all(map(_SEVERAL.search, commands))
 
 
 def gpus_in_docker_flag(value: str) -> int | None:

@@ -65,7 +65,9 @@ def run(
     """The job's run.sh, run."""
     text = HEAD + "".join(f"    {line}\n" for line in steps.strip().splitlines())
     runner = runner_at(tmp_path)
-    all_steps, row = planned(text, EventContext(workspace=str(runner.workspace), secrets=secrets), actions)
+    all_steps, row = planned(
+        text, EventContext(workspace=str(runner.workspace), repository="me/tested", secrets=secrets), actions
+    )
     script = Script("title", "c0ffee", str(runner.workspace), row.env, all_steps.steps, secrets=secrets)
     return runner.execute(script, environ)
 

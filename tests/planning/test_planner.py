@@ -247,7 +247,7 @@ def test_rows_share_the_leading_steps_that_are_the_same() -> None:
     other = draft(parsed, host=replace(BARE, name="h100b")).setup
     assert other is not None and other.id != first.setup.id, "both logs are kept side by side here"
     assert first.plan.workspace == f"{first.plan.setup}/workspace"
-    assert not first.setup.install.steps and "agent.pyz" not in first.setup.script, "without a store nothing is kept"
+    assert not first.setup.install.texts and "agent.pyz" not in first.setup.script, "without a store nothing is kept"
     assert "pip install x" in first.setup.script and "pip install x" not in first.plan.script
     assert "python a.py" in first.plan.script and "python b.py" in second.plan.script
 
@@ -286,7 +286,7 @@ def test_install_steps_are_told_apart_by_what_they_do_not_by_where_they_run() ->
     setup = draft(parsed, place=place).setup
     assert setup is not None
     assert (setup.install.store, setup.install.fresh) == ("/store", True)
-    text, *_, directory, variable = setup.install.steps[0].splitlines()
+    text, *_, directory, variable = setup.install.texts[0].splitlines()
     assert (text, directory, variable) == ("pip install -e $GITHUB_WORKSPACE/sub", "$GITHUB_WORKSPACE/deep", "CUDA=1")
     elsewhere = draft(parsed, place=replace(place, environments="/other")).setup
     assert elsewhere and elsewhere.install == setup.install
@@ -295,7 +295,7 @@ def test_install_steps_are_told_apart_by_what_they_do_not_by_where_they_run() ->
 def test_a_job_of_one_row_shares_the_packages_of_all_steps_but_the_last() -> None:
     parsed = workflow(PYTHON.replace("${{ matrix.info.test_file }}", "a.py"))
     planned = plan(parsed, place=replace(PLACE, store="/store"))
-    assert [step.splitlines()[0] for step in planned.install.steps] == ["pip install x"]
+    assert [step.splitlines()[0] for step in planned.install.texts] == ["pip install x"]
     stored = planned.script.index("store-packages")
     assert planned.script.index("pip install x") < stored < planned.script.index("python a.py")
 

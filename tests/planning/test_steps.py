@@ -111,12 +111,14 @@ def test_checkout_and_setup_python_have_equivalents() -> None:
 @pytest.mark.parametrize(
     ("script", "planned_steps"),
     [
-        ("sudo rm -rf /usr/share/dotnet /opt/ghc\ndf -h", 1),
+        ("sudo rm -rf \\\n  /usr/share/dotnet /opt/ghc\ndf -h", 1),
         ("# room\nsudo apt-get clean\n\nsudo rm -rf /opt/az || true\npip cache purge || true", 1),
         ('sudo mv /var/lib/docker/ "${GITHUB_WORKSPACE}/docker"', 1),
         ('sudo sh -c "mv ${GITHUB_WORKSPACE}/docker/* /var/lib/docker"', 1),
-        ("sudo apt-get install -y /tmp/x.deb", 2),
-        ("rm -rf /tmp/cache", 2),
+        ("sudo rm -rf /opt/az; make test", 2),
+        ("sudo rm -rf /opt/az\necho CACHE=1 >> $GITHUB_ENV", 2),
+        ("sudo rm -rf /opt/az\ndocker run --rm img pytest", 2),
+        ("sudo rm -rf /tmp/results\necho x", 2),
     ],
 )
 def test_a_step_that_frees_room_on_cis_machine_is_left_out(script: str, planned_steps: int) -> None:
@@ -250,11 +252,6 @@ def test_what_an_earlier_step_decides_is_refused_wherever_it_stands(part: str, r
         ("- {parallel: [{run: x}]}\n", "", "`parallel` is not supported"),
         ("- run: x\n", "services: {db: {image: x}}\n", "`services`: service containers are not supported"),
         ("- uses: actions/checkout@v4\n", "", "has no step to run"),
-        (
-            "- run: |\n    sudo rm -rf /opt/az\n    make\n",
-            "",
-            "takes /opt/az from the machine, which would be yours",
-        ),
         ("- run: x\n  id: ../up\n", "", "the id '../up' is no identifier"),
         ('- run: "echo \\0"\n', "", "a NUL byte, which no script and no variable can hold"),
         ('- run: x\n  env: {A: "\\0"}\n', "", "a NUL byte"),

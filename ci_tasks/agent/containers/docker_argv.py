@@ -62,6 +62,17 @@ class DockerOption:
         return self.value in (None, "1", "t", "T", "true", "TRUE", "True")
 
     @property
+    def gpu_ids(self) -> list[str]:
+        """The GPUs that `--gpus` asks for: all, a number, or `device=0,1`. Raises DockerArgvError."""
+        text = self.value or ""
+        first = _csv_fields(text)[0] if text else ""
+        if first.startswith("device="):
+            return first[len("device=") :].split(",")
+        if first not in ("all", "-1") and not first.isdigit():
+            raise DockerArgvError(f"--gpus {text!r}: give `all`, a number, or `device=0,1`")
+        return [str(gpu) for gpu in range(int(first))] if first.isdigit() else ["all"]
+
+    @property
     def mount(self) -> Mount:
         """The mount that it asks for; without a kind if it asks for none. Raises DockerArgvError."""
         value = self.value or ""
@@ -100,17 +111,6 @@ class DockerRun:
 
     def is_on(self, name: str) -> bool:
         return next((option.is_on() for option in reversed(self.options) if option.name == name), False)
-
-    @property
-    def gpu_ids(self) -> list[str]:
-        """The GPUs of `--gpus`: all, a number, or `device=0,1`. Raises DockerArgvError."""
-        text = self.last("gpus") or ""
-        first = _csv_fields(text)[0] if text else ""
-        if first.startswith("device="):
-            return first[len("device=") :].split(",")
-        if first not in ("all", "-1") and not first.isdigit():
-            raise DockerArgvError(f"--gpus {text!r}: give `all`, a number, or `device=0,1`")
-        return [str(gpu) for gpu in range(int(first))] if first.isdigit() else ["all"]
 
     @property
     def mounts(self) -> list[Mount]:

@@ -139,7 +139,7 @@ def _for_podman(
     here: list[DockerOption] = []
     for item in options:
         if item.name == "gpus":
-            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in run.gpu_ids]
+            devices = [option("device", f"nvidia.com/gpu={gpu}") for gpu in item.gpu_ids]
             words = " ".join(f"--device {device.value}" for device in devices)
             note("gpus", f"--gpus {item.value}", words, "podman takes GPUs by CDI")
             here += devices

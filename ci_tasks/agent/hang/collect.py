@@ -75,7 +75,7 @@ def look(python: List[str], pids: Optional[List[int]], env: Optional[Mapping[str
             return from_json(HangFacts, answer.out, where="inspector")
     except RecordError as error:
         return HangFacts(could_not=(str(error)[:300],))
-    return HangFacts(could_not=(answer.last_line[:300],))
+    return HangFacts(could_not=((answer.err.strip().split("\n")[-1] or "exit code %s" % answer.code)[:300],))
 
 
 def completed(seen: Mapping[str, HangFacts], probed: Sequence[ProcessEvidence]) -> Iterator[ProcessFacts]:

@@ -139,9 +139,11 @@ class HangWatcher:
     def _end(self, why: str) -> None:
         """Forget the look; end it if it has not ended by itself. A failure of its own is logged by itself."""
         process, self._process = self._process, None
-        if process is not None and process.poll() is None:
+        code = process.poll() if process is not None else 0
+        if process is not None and code is None:
             processes.end_program(process)
-            self._log("failed: %s" % why)
+        if code != 0:
+            self._log("failed: %s" % (why if code is None else "exit code %d" % code))
 
     def _log(self, what: str) -> None:
         log_traceback(self._paths.path, "hang", RuntimeError("inspecting the processes: %s" % what))

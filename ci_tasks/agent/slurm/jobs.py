@@ -22,7 +22,7 @@ from typing import Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tupl
 from .. import run_directory as rd
 from ..artifacts import mask_run
 from ..codec import masked_record
-from ..files import LockTimeout, content_of, file_lock
+from ..files import LockTimeout, file_lock
 from ..probe.evidence import collect_left_evidence
 from ..processes import run_program
 from ..records import End, QueryAnswer, Secrets, SlurmAllocation, SlurmJob, Status
@@ -172,7 +172,7 @@ def submit_left(run_dir: str) -> None:
 
 def parse_answer(answer: QueryAnswer) -> Submission:
     """sbatch prints `12`, or `12;cluster`, on a line of its own."""
-    job = (answer.out.split() or [""])[-1].partition(";")[0]
+    job = ([""] + answer.out.strip().split("\n"))[-1].strip().partition(";")[0]
     if answer.code == 0 and job.isdigit():
         return job, "", False
     lines = [line.strip() for line in answer.err.replace("sbatch: error: ", "").splitlines() if line.strip()]
@@ -389,8 +389,8 @@ def record_end(run_dir: str, end: SlurmJobState | Outcome) -> Status:
 
 def _last_output(run_dir: str) -> str:
     """The last line of what the batch script printed."""
-    output = content_of(os.path.join(run_dir, rd.SLURM_OUTPUT), rd.LARGEST)[-4096:].decode(errors="replace")
-    return ([""] + output.strip().splitlines())[-1].strip()
+    answer = run_program(["tail", "-c", "4096", os.path.join(run_dir, rd.SLURM_OUTPUT)], 10.0)
+    return ([""] + answer.out.strip().splitlines())[-1].strip()
 
 
 def _ended(status: Status, outcome: Outcome, log: RunLog) -> Status:

@@ -139,7 +139,9 @@ class TreeStore:
             if isinstance(error, OSError):
                 if error.errno in FULL_ERRORS:
                     raise DiskFull("%s: %s" % (error.filename or self.path, error.strerror)) from None
-                if error.errno in _OF_PROCESS or not str(error.filename).startswith(self.path):
+                if error.errno in _OF_PROCESS or (
+                    error.filename and not os.fsdecode(error.filename).startswith(self.path)
+                ):
                     raise  # it says nothing of the store
             with file_lock(self._lock_file, exclusive=True, timeout=self.lock_timeout):
                 self._empty()
@@ -194,7 +196,8 @@ def write_workspace(
         _prove(workspace, tree, names if keep_files else None)
     for part in parts:
         if git.text("rev-parse", part.commit + "^{tree}") != part.tree:
-            raise MissingBase("the commit %s does not have the tree %s" % (part.commit, part.tree))
+            problem = "the commit %s does not have the tree %s" % (part.commit, part.tree)
+            raise StoreError(problem) if keep_files else MissingBase(problem)
         _make_repository(workspace, index, part, lend)
         if part.path:
             above = [each for each in parts if part.path.startswith(os.path.join(each.path, "")) and each is not part]
@@ -207,7 +210,8 @@ def write_workspace(
 
 
 def _prove(workspace: str, tree: str, files: Optional[Sequence[bytes]]) -> None:
-    """Raises MissingBase unless the directory has the files of `tree`: these, or (default) nothing else."""
+    """Raises StoreError unless the directory has the files of `tree`: these, or (default) nothing else. Then other
+    objects may help: MissingBase."""
     directories = None
     if files is None:
         files, directories = _list(os.fsencode(workspace))
@@ -219,7 +223,7 @@ def _prove(workspace: str, tree: str, files: Optional[Sequence[bytes]]) -> None:
         git.run("update-index", "--add", "--remove", "--info-only", "-z", "--stdin", input=names)
         made = git.text("write-tree", "--missing-ok")
     if made != tree or directories not in (None, _parents_of(files)):
-        raise MissingBase("%s is not the tree %s" % (workspace, tree))
+        raise (StoreError if directories is None else MissingBase)("%s is not the tree %s" % (workspace, tree))
 
 
 def _list(top: bytes) -> Tuple[List[bytes], Set[bytes]]:
