@@ -206,7 +206,7 @@ def _cleaned_here(info: RunSummary, is_used: bool, days: float | None, everythin
         return ("removed", remove_tree(run.path, None, "none", {})) if is_old else ("", ())
     if info.alive:
         return "stays, it runs", ()
-    if is_old and (info.is_row or not is_used):
+    if is_old and (info.is_row or not is_used) and (everything or not info.kept):
         return "removed", remove_run(run.path)
     if not info.is_row:
         has_venv = any(os.path.lexists(os.path.join(run.path, name)) for name in SETUP_PARTS)

@@ -16,7 +16,7 @@ from ci_tasks.results import store
 from ci_tasks.results.history import RunQuery, search
 from ci_tasks.results.runs import record_not_started
 from ci_tasks.results.store import Phase, write_phase
-from ci_tasks.run.clean import _clean_here, _containers_and_images, _stays_there
+from ci_tasks.run.clean import _clean_here, _cleaned_here, _containers_and_images, _stays_there
 from tests.parts.json_files import write_json
 
 
@@ -60,6 +60,17 @@ def test_runs_of_other_clients_stay_while_they_are_young_or_run() -> None:
     assert "younger than --days" in _stays_there(theirs, is_old=False, everything=True)
     assert _stays_there(theirs, is_old=True, everything=False) == ""
     assert _stays_there(RunSummary(f"/runs/b-other/{INSTALL}", alive=True), is_old=True, everything=False) == "it runs"
+
+
+def test_what_was_kept_stays_however_old_it_is(home: Path) -> None:
+    run = home / "runs/b/01"
+    run.mkdir(parents=True)
+    write_json(str(run / "plan.json"), {"id": "b.01"})
+    info = RunSummary(str(run), "ended", kept=True, ended_at=1.0)
+    assert [_cleaned_here(info, False, 0.0, everything)[0][:7] for everything in (False, True)] == [
+        "kept fo",
+        "removed",
+    ]
 
 
 def test_a_run_whose_plan_cannot_be_read_is_named(home: Path) -> None:
