@@ -61,7 +61,7 @@ def test_a_bug_prints_one_line_that_names_the_log_with_its_traceback(case: str, 
     done = python(f"{START}{code}\nsys.exit(exit_handler.run(flow))", tmp_path)
     assert done.returncode == expected, done.stderr
     (log,) = logs(tmp_path)
-    (line,) = [line for line in done.stderr.splitlines() if "a bug of ci-tasks" in line]
+    (line,) = [line for line in done.stderr.splitlines() if "a bug in ci-tasks" in line]
     assert str(log) in line
     assert "Traceback" not in done.stderr
     text = log.read_text()

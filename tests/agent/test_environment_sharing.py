@@ -133,7 +133,7 @@ def test_the_next_run_installs_nothing_from_the_index_and_has_scripts_of_its_own
 ) -> None:
     assert second.code == 0, second.log
     assert "Requirement already satisfied: greeting" in second.log
-    assert "ci-tasks: uses what earlier runs of these steps installed: " in second.log
+    assert "ci-tasks: reusing packages of earlier runs with these steps: " in second.log
     assert second.own_packages == {"mine"}
     assert len(machine.store.all()) == 1
     assert subprocess.run([f"{second.venv}/bin/greet"], capture_output=True, text=True, check=True).stdout == "hello\n"

@@ -109,7 +109,7 @@ def machine(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 def test_equal_steps_share_and_others_share_nothing(machine: Machine) -> None:
     done = machine.run("greeting", "politeness")
     assert (done.own_packages, done.python(POLITE)) == (set(), "True")
-    assert "uses what earlier runs of these steps installed: 2 packages, resolved " in done.log
+    assert "reusing packages of earlier runs with these steps: 2 packages, resolved " in done.log
     assert machine.run("greeting", "politeness", "extra").own_packages == set()
     assert len(machine.usable) == 2
 
@@ -121,7 +121,7 @@ def test_a_changed_file_is_named_and_the_same_command_installs_again(machine: Ma
     else:
         os.unlink(f"{machine.stored.path}/files")
     done = machine.run("greeting", "politeness")
-    assert "packages of earlier runs are installed again, since they were changed: lib/" in done.log
+    assert "shared packages were changed, so they are installed again: lib/" in done.log
     assert done.python(POLITE) == "True"
     assert [each.changed() for each in machine.usable] == [[]]
 
@@ -179,7 +179,7 @@ REMOVE = "import os, politeness; os.unlink(politeness.__file__)"
 @pytest.mark.parametrize("after", [PATCH, REMOVE])
 def test_packages_that_the_steps_change_serve_this_run_alone(machine: Machine, after: str) -> None:
     done = machine.run("politeness", after=after)
-    assert "packages are not shared with other runs: the steps change what pip has installed: lib/" in done.log
+    assert "packages are not shared with other runs: the steps change packages that pip installed: lib/" in done.log
     assert len(machine.usable) == 1
 
 

@@ -41,7 +41,7 @@ MULTI_LINE = "first-line\nsecond-line\nzz"
 
 
 def _printed(run: Run) -> dict[str, str]:
-    entries = run.log().decode().rpartition(" masked\n")[2].split("\0")  # behind the line about a value such as "key"
+    entries = run.log().decode().rpartition(" to mask\n")[2].split("\0")  # behind the line about a value such as "key"
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 

@@ -119,7 +119,7 @@ def test_the_next_one_who_asks_corrects_the_status_of_a_killed_agent(run: Run, u
     assert record.ended_at is not None
     status = run.status()
     assert (status.state, status.end, status.gone, status.ended_at) == ("ended", None, True, last.heartbeat_at)
-    assert "was not looked for" in status.left[0]
+    assert "were not searched for" in status.left[0]
     run.cancel()
     assert not run.alive()
     assert "processes were ended" in (run.status().error or "")

@@ -82,7 +82,7 @@ def _shared_by_another_label_then_cleaned(person: Any) -> None:
     nothing of it."""
     again = person.ci_tasks("run", "agent-test", "--only", "transcript")
     assert again.code == 0
-    assert "uses what earlier runs of these steps installed: " in again.out
+    assert "reusing packages of earlier runs with these steps: " in again.out
     deviations = {item["what"]: item["here"] for item in person.records()[0]["deviations"]}
     assert "packages, resolved 20" in deviations["packages"]
     assert not list(person.home.glob("runs/*/environments/*/venv")), "no venv outlives its command"
@@ -110,7 +110,9 @@ def test_the_sample_is_used_where_there_is_no_checkout_and_says_so(person: Any, 
     person.checkout.mkdir()
     said = person.ci_tasks("remote", "--host", "sim", "precision")
     assert said.code == 0, said.out + said.err
-    assert said.out.startswith("checkout: the embedded sample examples/tiny-slime (no checkout was named")
+    assert said.out.startswith(
+        "checkout: the embedded sample examples/tiny-slime (no checkout given and none found here"
+    )
     assert person.records()[0]["checkout"]["sample"] is True
 
 

@@ -82,7 +82,7 @@ def test_a_look_that_hangs_is_ended(run: RunDir, monkeypatch: pytest.MonkeyPatch
         archive.writestr("__main__.py", "import time\ntime.sleep(600)\n")
     monkeypatch.setattr(looking, "MAX_SECONDS", 0.0)
     assert polled(HangWatcher(run, 600, 7200), 600, 3600)
-    assert "a look at the processes failed: no end within 0 s" in Path(run.agent_log).read_text()
+    assert "inspecting the processes: failed: no end within 0 s" in Path(run.agent_log).read_text()
 
 
 def test_a_look_that_fails_says_so_itself(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,4 +138,4 @@ def test_more_processes_than_fit_into_a_command_line_do_not_end_the_look() -> No
     pids = [os.getpid(), *range(1 << 22, (1 << 22) + 60_000)]
     seen = collect.look([sys.executable], pids)
     assert [process.pid for process in seen.processes] == [os.getpid()]
-    assert "58001 of 60001 processes are not looked at" in seen.could_not
+    assert "58001 of 60001 processes are not inspected" in seen.could_not
