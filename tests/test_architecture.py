@@ -328,7 +328,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_568,
     "ci_tasks/workflow": 1_991,
     "docs": 128,
-    "tests": 32_006,
+    "tests": 32_000,
 }
 
 

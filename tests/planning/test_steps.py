@@ -114,11 +114,8 @@ def test_checkout_and_setup_python_have_equivalents() -> None:
         ("sudo rm -rf \\\n  /usr/share/dotnet /opt/ghc\ndf -h", 1),
         ("# room\nsudo apt-get clean\n\nsudo rm -rf /opt/az || true\npip cache purge || true", 1),
         ('sudo mv /var/lib/docker/ "${GITHUB_WORKSPACE}/docker"', 1),
-        ('sudo sh -c "mv ${GITHUB_WORKSPACE}/docker/* /var/lib/docker"', 1),
-        ("sudo rm -rf /opt/az; make test", 2),
         ("sudo rm -rf /opt/az\necho CACHE=1 >> $GITHUB_ENV", 2),
         ("sudo rm -rf /opt/az\ndocker run --rm img pytest", 2),
-        ("sudo rm -rf /tmp/results\necho x", 2),
     ],
 )
 def test_a_step_that_frees_room_on_cis_machine_is_left_out(script: str, planned_steps: int) -> None:
