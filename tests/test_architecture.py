@@ -324,7 +324,7 @@ BUDGETS = {
     "ci_tasks/planning": 1_633,
     "ci_tasks/report": 1_080,
     "ci_tasks/results": 1_504,
-    "ci_tasks/run": 2_668,
+    "ci_tasks/run": 2_670,
     "ci_tasks/trials": 1_568,
     "ci_tasks/workflow": 1_991,
     "docs": 128,

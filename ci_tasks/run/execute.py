@@ -153,7 +153,9 @@ class LabelExecution:
         ]
         self._next_picture_at = self._all_started_at = 0.0
         self._stopping = False
-        self._used: set[int] = set()  # numbers of attempts, of which a host may still make the directory
+        # Numbers of attempts, of which a host may still make the directory; of one that never left, its row, which may
+        # have it again.
+        self._used: dict[int, str | None] = {}
 
     @property
     def is_over(self) -> bool:
@@ -183,7 +185,7 @@ class LabelExecution:
         the other rows wait for a host again. Raises UsageError."""
         for execution in self.executions:
             attempts = journal.attempts(execution.row.row)
-            self._used |= {int(os.path.basename(run.path)) for _, run in attempts}
+            self._used |= {int(os.path.basename(run.path)): None for _, run in attempts}
             if not attempts:  # planned at most: with one host, the plans of all rows are written first
                 shutil.rmtree(self.ready.batch.run_dir(execution.position + 1).path, ignore_errors=True)
             records = [read_run_record(run) for _, run in attempts[:-1]]
@@ -211,6 +213,7 @@ class LabelExecution:
             execution.attempt = StartedAttempt(prepared, session, since, is_resumed=True)
             session.executor.reattach(prepared)
         else:
+            self._used[int(os.path.basename(run.path))] = execution.row.row
             shutil.rmtree(run.path, ignore_errors=True)
 
     # -- placing and starting ------------------------------------------------------------------------------------------
@@ -287,8 +290,9 @@ class LabelExecution:
         """Attempts are numbered after the rows; a row's first one has the row's own number. None is used twice, though
         nothing may be left of it: by its number, `--resume` takes its record."""
         numbers = itertools.chain([execution.position + 1], itertools.count(len(self.executions) + 1))
-        number = next(number for number in numbers if number not in self._used)
-        self._used.add(number)
+        row = execution.row.row
+        number = next(number for number in numbers if self._used.get(number, row) == row)
+        self._used[number] = None
         return number
 
     def _write_placed(self, execution: RowExecution, host: str, run: RunDir) -> None:

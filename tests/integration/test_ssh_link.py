@@ -235,7 +235,7 @@ def test_a_host_that_opens_no_more_sessions_is_no_dead_link(sshd: Sshd, monkeypa
     monkeypatch.setenv("CI_TASKS_SSH_CONFIG", sshd.env["CI_TASKS_SSH_CONFIG"])
     link = SSHConnection("box")
     sock = link.open("sleep 60")
-    with sock, pytest.raises(Blocked, match="opens no session") as caught:
+    with sock, pytest.raises(Blocked, match="refuses a session") as caught:
         link.open("true")
     assert not isinstance(caught.value, LinkDied)
     assert link.is_up

@@ -221,7 +221,7 @@ def test_one_in_which_a_file_system_is_mounted_is_left_alone(host: Host, monkeyp
     for directory in (second, host.idle[0] / "workspace"):
         (directory / "deep/mounted").touch()  # stands for a mount
     monkeypatch.setattr(workspace, "mounted_below", lambda path: [*Path(path).rglob("mounted")])
-    with pytest.raises(StoreError, match="not as a new directory"):
+    with pytest.raises(StoreError, match="differs from a new directory"):
         host.end(second)
     fresh = host.start(part)
     workspace.prune(str(host.pool), time.time() + 100)
