@@ -290,8 +290,7 @@ class LabelExecution:
         """Attempts are numbered after the rows; a row's first one has the row's own number. None is used twice, though
         nothing may be left of it: by its number, `--resume` takes its record."""
         numbers = itertools.chain([execution.position + 1], itertools.count(len(self.executions) + 1))
-        row = execution.row.row
-        number = next(number for number in numbers if self._used.get(number, row) == row)
+        number = next(each for each in numbers if self._used.get(each, execution.row.row) == execution.row.row)
         self._used[number] = None
         return number
 

@@ -128,10 +128,12 @@ class TreeStore:
     def _locked(self) -> Iterator[None]:
         """The store is there, and is not pruned meanwhile. One that is not complete is emptied: then a pack that has
         everything is sure to do. Workspaces have copies of their own."""
+        born, head = 0, os.path.join(self.path, "HEAD")
         try:
             os.makedirs(self.path, exist_ok=True)
             with file_lock(self._lock_file, exclusive=False, timeout=self.lock_timeout):
                 make_repository(self.path)
+                born = os.stat(head).st_mtime_ns
                 yield
         except LockTimeout:
             raise StoreError("%s was locked by another process for %.0f s" % (self.path, self.lock_timeout)) from None
@@ -139,12 +141,13 @@ class TreeStore:
             if isinstance(error, OSError):
                 if error.errno in FULL_ERRORS:
                     raise DiskFull("%s: %s" % (error.filename or self.path, error.strerror)) from None
-                if error.errno in _OF_PROCESS or (
-                    error.filename and not os.fsdecode(error.filename).startswith(self.path)
-                ):
+                is_elsewhere = error.filename and not os.fsdecode(error.filename).startswith(self.path)
+                if is_elsewhere or error.errno in _OF_PROCESS:
                     raise  # it says nothing of the store
             with file_lock(self._lock_file, exclusive=True, timeout=self.lock_timeout):
-                self._empty()
+                # Another process that met the same fault may have emptied it, and everything may be here by now.
+                if born == 0 or not os.path.exists(head) or os.stat(head).st_mtime_ns == born:
+                    self._empty()
             raise MissingBase(str(error)) from None
 
     def _verify(self) -> None:

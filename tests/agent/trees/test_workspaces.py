@@ -389,7 +389,7 @@ def test_an_update_that_broke_off_is_not_continued(kept: Kept) -> None:
         kept.update([new[0], replace(new[1], commit="1" * 40)])
     for part in new:
         kept.host.receive(kept.host.pack(part))
-    with pytest.raises(NotKept, match="broke off"):
+    with pytest.raises(NotKept, match="was interrupted"):
         kept.update(new)
 
 
