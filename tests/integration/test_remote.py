@@ -190,7 +190,7 @@ def test_a_plan_for_a_host_runs_by_hand_there_and_clean_removes_it(far: Far) -> 
     assert far.left() == []
     far.box.stop()  # a plan for a host that is away is shown all the same
     said = far.person.ci_tasks(*plan)
-    assert (said.code, "nothing to run by hand was made on box" in said.err) == (0, True), said.out + said.err
+    assert (said.code, "no script to run by hand on box" in said.err) == (0, True), said.out + said.err
 
 
 def test_a_disk_there_that_is_full_or_read_only_blocks_and_leaves_nothing(far: Far) -> None:
