@@ -53,7 +53,7 @@ def test_a_frame_that_none_of_our_hosts_sends_ends_the_connection_with_the_hosts
     monkeypatch.setitem(KINDS, "noise", noise)
     outcome = world.perform("noise", 0)
     assert (outcome.verdict, outcome.problems) == (REFUSED, [])
-    assert outcome.message.startswith("box sent an invalid message: bytes that are no frame")
+    assert outcome.message.startswith("box sent an invalid message: not a frame")
 
 
 WRONGS: dict[str, Callable[[HostileWorld], object]] = {
