@@ -193,7 +193,7 @@ class RunMirror:
             self.fail(f"its host sent invalid artifacts: {error}")
         except Exception as error:  # what no host of ours sends
             debug_log.debug("what came of %s", self.run.path, exc_info=error)
-            self.fail(f"cannot store the artifacts:  {error!r}")
+            self.fail(f"cannot store the artifacts: {error!r}")
 
     def fail(self, why: str) -> None:
         """Nothing more can be kept here."""

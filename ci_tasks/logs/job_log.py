@@ -116,7 +116,7 @@ def _selected(log: OpenLog, name: str | None) -> list[_SelectedJob]:
         for one in _parts(text, name if several else None, room):
             by_name[one.name] = one
     if name is not None and not several and list(by_name) == [""]:
-        print(f"{log.name}: it does not name its job; assuming  {name!r}", file=sys.stderr)
+        print(f"{log.name}: it does not name its job; assuming {name!r}", file=sys.stderr)
     elif name is not None and name not in by_name:
         raise UnknownName("job", name, [*filter(None, by_name)], where=log.name)
     elif name is not None:

@@ -126,7 +126,8 @@ contains() { [[ ${1,,} == *"${2,,}"* ]]; }
 starts_with() { [[ ${1,,} == "${2,,}"* ]]; }
 ends_with() { [[ ${1,,} == *"${2,,}" ]]; }
 
-# hash_files PATTERN…: the SHA-256 of all files of the checkout that the patterns match, as GitHub's hashFiles
+# hash_files PATTERN…: the SHA-256 of all files of the checkout that the patterns match. GitHub's is another one where
+# several patterns begin in different directories: it walks through these in the order of the patterns.
 hash_files() (
   cd -- "$GITHUB_WORKSPACE" && shopt -s globstar dotglob nullglob && export LC_ALL=C IFS='' || exit
   declare -A _found=()
