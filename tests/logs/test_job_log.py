@@ -82,7 +82,7 @@ def test_a_job_can_be_named(raw: bytes, read: Read, capsys: pytest.CaptureFixtur
     assert read(raw, PASSED.name).triage.verdict == "passed"
     for log in (raw, github.render(FAILED), github.from_gh(FAILED), OOM.encode()):
         assert read(log, FAILED.name).triage.cause == "cuda_oom"
-    assert f"it does not name its job; assuming  {FAILED.name!r}" in capsys.readouterr().err
+    assert f"it does not name its job; assuming {FAILED.name!r}" in capsys.readouterr().err
     for log in (raw, github.render(FAILED), github.from_gh(FAILED)):
         with pytest.raises(UsageError, match="another"):
             read(log, "another")
