@@ -31,6 +31,13 @@ def nightly(session: nox.Session) -> None:
     session.run("pytest", *how, "-m", "nightly or not nightly", *session.posargs, env=environ)
 
 
+@nox.session(tags=["dev"], default=False)
+def mutations(session: nox.Session) -> None:
+    """200 random faults, one at a time: the tests of the folder must notice 90 % of them"""
+    session.install("-e", ".[dev]")
+    session.run("python", "bench/mutations.py", "--count", "200", "--least", "90", *session.posargs)
+
+
 # The tests that depend most on Python's version and on our dependencies. `.ci/run` runs only these on other versions.
 FAST = ["tests/report", "tests/workflow", "tests/hosts/test_ssh.py", "tests/cli", "tests/test_debug_log.py"]
 FAST += ["tests/logs", "tests/features/prefetch/test_hub.py"]
