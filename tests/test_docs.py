@@ -16,12 +16,12 @@ import pytest
 from ci_tasks import config
 from ci_tasks.cli import command_line
 from ci_tasks.cli.command_line import SCRIPTS
+from ci_tasks.cli.list_runs import parse_time
 from ci_tasks.cli.options import build, options_of
 from ci_tasks.cli.sessions import parse_posargs
 from ci_tasks.errors import CiTasksError
 from ci_tasks.records import STATUSES
 from ci_tasks.run.checkout_source import open_source, outline
-from ci_tasks.run.list_runs import parse_time
 from docs import generate
 from tests.parts.commands import COMMANDS, options_of_command
 from tests.parts.documents import EXAMPLES, PAGES, ROOT, name_of, tokens

@@ -3,17 +3,22 @@ and the answer in words: the verdict as a sentence, what made rows fail, and the
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ci_tasks import records as words
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Deviation
 from ci_tasks.errors import counted, one_line, shortened, some
 from ci_tasks.logs.causes import NOTHING, UNKNOWN
-from ci_tasks.records import EXIT_CODES, PASSED, Attempt, PlanEntry, RunRecord, epoch_seconds
+from ci_tasks.records import EXIT_CODES, PASSED, Attempt, BatchResult, PlanEntry, RunRecord, epoch_seconds, overall
 from ci_tasks.report.table import Table, duration, paragraph
+
+if TYPE_CHECKING:
+    from ci_tasks.config import Config
 
 Deviating = Sequence[PlanEntry] | Sequence[RunRecord]
 _MAX_CELL = 120  # characters of what CI has, and of what is here
@@ -39,6 +44,20 @@ _PHRASES = {
 }
 _LONG = 160  # characters of a cause
 _MOST_NAMED = 3  # rows that a command names
+
+
+def batch_result(name: str, records: Sequence[RunRecord], directories: Mapping[str, str]) -> BatchResult:
+    """The rows together; `directories` are those of runs by id."""
+    if any(record.status in (words.RUNNING, words.PLANNED) for record in records):
+        return BatchResult(name, words.RUNNING, None, tuple(records), directories)
+    status = overall(statuses(records))
+    return BatchResult(name, status, EXIT_CODES[status], tuple(records), directories)
+
+
+def statuses(records: Sequence[RunRecord]) -> list[str]:
+    """The statuses that count for the whole: a row that was ended for another's failure says nothing of its own."""
+    counted = [record.counted_status for record in records if not (record.stopped and record.status == words.CANCELLED)]
+    return counted or [record.status for record in records]
 
 
 def table(records: Sequence[RunRecord], logs: Sequence[str], width: int | None = None) -> list[str]:
@@ -305,3 +324,20 @@ def _run_again(records: Sequence[RunRecord]) -> NextStep:
 def _of_row(command: str, record: RunRecord) -> str:
     where = f" --host {shlex.quote(record.host)}" if record.host else ""
     return f"ci-tasks {command} {shlex.quote(record.label)} --only {shlex.quote(record.row)}{where}"
+
+
+def advice_without_gpu_host(records: Sequence[RunRecord], config: Config) -> list[str]:
+    """What to do if rows were blocked for what this machine lacks, and there is no other host."""
+    from ci_tasks.config import how_to_add  # reads YAML, which looking at runs does not need
+
+    reasons = [record.reason for record in records if record.status == words.BLOCKED and " lacks " in record.reason]
+    if not reasons or config.has_gpu_hosts:
+        return []
+    counts = [int(count) for reason in reasons for count in re.findall(r"(\d+) GPUs", reason)]
+    runtimes = re.findall(r"\b(docker|podman|apptainer) \(", reasons[0])
+    needs = [f"{max(counts, default=0)} GPUs"] * bool(counts) + runtimes[:1]
+    if not needs:
+        return []
+    has = "neither" if len(needs) == 2 else "none" if counts else "no such thing"
+    rows = f"{counted(len(reasons), 'row')} need{'s' if len(reasons) == 1 else ''}"
+    return ["", f"{rows} {' and '.join(needs)}; this machine has {has}. {how_to_add()}"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.processes import conclude
-from ci_tasks.agent.records import RemoteLocation
+from ci_tasks.agent.records import Deviation, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_record, read_remote, read_status
 from ci_tasks.errors import UsageError
 from ci_tasks.records import BLOCKED, FAILED, LOST, NO_EVIDENCE, PLANNED, RUNNING, VACUOUS, WAITING, RunRecord, Verdict
@@ -100,3 +100,12 @@ def _not_started(batch: BatchState | None, remote: RemoteLocation | None) -> Ver
     if batch is None:
         return Verdict(PLANNED, "", NO_EVIDENCE)
     return Verdict(LOST, batch.why_not_started, NO_EVIDENCE)
+
+
+def known_deviations(batches: Sequence[str]) -> set[Deviation]:
+    """What differed from CI in the label's run before the first of these."""
+    first = min(batches, default="")
+    label = first[len("20260101-120000") :]
+    earlier = [name for name in store.batches() if name < first and name[len("20260101-120000") :] == label]
+    rows = [load_record(run) for _, run in store.rows_of(max(earlier))] if earlier else []
+    return {deviation for record in rows if record.started_at for deviation in record.deviations}

@@ -31,12 +31,13 @@ from ci_tasks.hosts.connection import ReconnectingConnection
 from ci_tasks.hosts.runs import RemoteRun, RemoteRunManager, RunState, lock_mirror, open_connection, write_location
 from ci_tasks.records import CANCELLED, LOST, PLANNED, RUNNING, BatchResult, LocatedRun, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
+from ci_tasks.report.results import batch_result
 from ci_tasks.results import store
 from ci_tasks.results.load import find_one, load_record
 from ci_tasks.results.runs import is_over, pending_phase, record_not_started, seconds_since_start
 from ci_tasks.results.store import read_state_if_readable
 from ci_tasks.run.events import EventStream, EventView, RunEnded, now
-from ci_tasks.run.progress import GrowingLog, batch_result, open_view, print_results, running_row_progress
+from ci_tasks.run.progress import GrowingLog, open_view, print_results, running_row_progress
 
 _POLL_SECONDS = 0.1
 _COMMAND_SECONDS = 60.0  # that a command which was asked to end gets

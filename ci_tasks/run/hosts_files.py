@@ -14,18 +14,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ci_tasks import resources, safe_output
 from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.config import BUILT_IN_LAYER, Config, ConfigLayer, how_to_add, includes, read_layers
-from ci_tasks.errors import CheckoutError, ConfigError, UsageError, counted, printable
+from ci_tasks.config import BUILT_IN_LAYER, Config, ConfigLayer, includes, read_layers
+from ci_tasks.errors import CheckoutError, ConfigError, UsageError, printable
 from ci_tasks.hosts.mux import KeptConnection, kept_connections
 from ci_tasks.run.checkout_source import current_checkout, find_checkout
-
-if TYPE_CHECKING:
-    from ci_tasks.records import RunRecord
 
 HOSTS_ENV = "CI_TASKS_HOSTS"
 _NAME = "hosts.yaml"
@@ -159,23 +155,6 @@ def list_hosts(config: Config) -> list[ListedHost]:
         )
         for host in config.hosts.values()
     ]
-
-
-def advice_without_gpu_host(records: Sequence[RunRecord], config: Config) -> list[str]:
-    """What to do if rows were blocked for what this machine lacks, and there is no other host."""
-    from ci_tasks.records import BLOCKED
-
-    reasons = [record.reason for record in records if record.status == BLOCKED and " lacks " in record.reason]
-    if not reasons or config.has_gpu_hosts:
-        return []
-    counts = [int(count) for reason in reasons for count in re.findall(r"(\d+) GPUs", reason)]
-    runtimes = re.findall(r"\b(docker|podman|apptainer) \(", reasons[0])
-    needs = [f"{max(counts, default=0)} GPUs"] * bool(counts) + runtimes[:1]
-    if not needs:
-        return []
-    has = "neither" if len(needs) == 2 else "none" if counts else "no such thing"
-    rows = f"{counted(len(reasons), 'row')} need{'s' if len(reasons) == 1 else ''}"
-    return ["", f"{rows} {' and '.join(needs)}; this machine has {has}. {how_to_add()}"]
 
 
 def _files() -> Iterator[Path]:

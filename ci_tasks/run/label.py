@@ -25,6 +25,7 @@ from ci_tasks.hosts.executor import OpenExecutor, PreparedRow, TakeSnapshot, ope
 from ci_tasks.planning.checkout_files import defines_tests
 from ci_tasks.planning.planner import failed_step, retry_plan
 from ci_tasks.records import PASSED, RUNNING, VACUOUS, BatchResult, PlanEntry, together
+from ci_tasks.report.results import advice_without_gpu_host, batch_result
 from ci_tasks.results import store
 from ci_tasks.results.history import durations
 from ci_tasks.results.load import find_one, load_record
@@ -43,9 +44,8 @@ from ci_tasks.run.events import (
 )
 from ci_tasks.run.execute import RowExecution, run_rows
 from ci_tasks.run.find_rows import find_rows, list_jobs, why_no_rows
-from ci_tasks.run.hosts_files import advice_without_gpu_host
 from ci_tasks.run.prepare import HostSession, PreparedBatch, RowPlanner, prepare
-from ci_tasks.run.progress import batch_result, open_view, print_results
+from ci_tasks.run.progress import open_view, print_results
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ci_tasks.agent.files import NotAFile, open_file
-from ci_tasks.agent.records import Deviation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_remote, read_status_if_readable
 from ci_tasks.errors import counted, shortened, some
-from ci_tasks.records import CANCELLED, EXIT_CODES, PLANNED, RUNNING, BatchResult, RunRecord, overall
+from ci_tasks.records import RUNNING, BatchResult
 from ci_tasks.report import results
 from ci_tasks.report.live import STALLED, WAITING, HostProgress, RowProgress
 from ci_tasks.results import store
-from ci_tasks.results.load import load_record
+from ci_tasks.results.load import known_deviations
 from ci_tasks.run.events import Event, HostChanged, Message, ProgressView, RowChanged
 from ci_tasks.safe_output import LogFilter, SafeStream, escape, terminal_of, terminal_width
 
@@ -209,7 +208,7 @@ def print_results(result: BatchResult, also: Sequence[str] = (), *, all_deviatio
     records, width = result.runs, terminal_width()
     runs = [RunDir(result.directories[record.id]) if record.id in result.directories else None for record in records]
     batches = list(dict.fromkeys(store.batch_of(record.id) for record in records))
-    known = set() if all_deviations else _known_deviations(batches)
+    known = set() if all_deviations else known_deviations(batches)
     deviations = results.deviations(records, width, known, f"ci-tasks report {','.join(batches)} --deviations")
     times = results.wall_time(records)
     table = results.table(records, [run.log if run else "" for run in runs], width)
@@ -217,15 +216,6 @@ def print_results(result: BatchResult, also: Sequence[str] = (), *, all_deviatio
     print("\n".join([*lines, *kept_lines(result), *also]))
     print(f"{result.id}: {results.summary(records)}", flush=True)
     return result
-
-
-def _known_deviations(batches: Sequence[str]) -> set[Deviation]:
-    """What differed from CI in the label's run before the first of these."""
-    first = min(batches, default="")
-    label = first[len("20260101-120000") :]
-    earlier = [name for name in store.batches() if name < first and name[len("20260101-120000") :] == label]
-    rows = [load_record(run) for _, run in store.rows_of(max(earlier))] if earlier else []
-    return {deviation for record in rows if record.started_at for deviation in record.deviations}
 
 
 def kept_lines(result: BatchResult) -> list[str]:
@@ -239,17 +229,3 @@ def kept_lines(result: BatchResult) -> list[str]:
     if remote is None or remote.kind != "slurm":
         lines.append(f"after an edit, `ci-tasks retry {kept[0]}` runs the failed step again")
     return lines
-
-
-def batch_result(name: str, records: Sequence[RunRecord], directories: Mapping[str, str]) -> BatchResult:
-    """The rows together; `directories` are those of runs by id."""
-    if any(record.status in (RUNNING, PLANNED) for record in records):
-        return BatchResult(name, RUNNING, None, tuple(records), directories)
-    status = overall(statuses(records))
-    return BatchResult(name, status, EXIT_CODES[status], tuple(records), directories)
-
-
-def statuses(records: Sequence[RunRecord]) -> list[str]:
-    """The statuses that count for the whole: a row that was ended for another's failure says nothing of its own."""
-    counted = [record.counted_status for record in records if not (record.stopped and record.status == CANCELLED)]
-    return counted or [record.status for record in records]

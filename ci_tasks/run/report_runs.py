@@ -20,14 +20,14 @@ from ci_tasks.report.brief import runs as brief_text
 from ci_tasks.report.junit import render as render_junit
 from ci_tasks.report.markdown import render as render_markdown
 from ci_tasks.report.page import Bar, Run, page, phases
-from ci_tasks.report.results import NextStep, next_steps, verdict
+from ci_tasks.report.results import NextStep, batch_result, next_steps, verdict
 from ci_tasks.report.table import size
 from ci_tasks.results import store
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.judge_run import gpu_samples
 from ci_tasks.results.load import load_record
 from ci_tasks.results.runs import events_of
-from ci_tasks.run.progress import batch_result, print_results
+from ci_tasks.run.progress import print_results
 
 ReportedRun = tuple[str, RunDir, RunRecord]  # id, directory, record
 

@@ -10,9 +10,9 @@ from ci_tasks.config import Config
 from ci_tasks.errors import CiTasksError, UsageError, counted
 from ci_tasks.records import CANCELLED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, overall
 from ci_tasks.report import results
+from ci_tasks.report.results import batch_result
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
 from ci_tasks.run.label import execute_label
-from ci_tasks.run.progress import batch_result
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
 from ci_tasks.trials.rules import Outcome, Repeat, telling

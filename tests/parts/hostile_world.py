@@ -35,12 +35,13 @@ from ci_tasks.agent import archive, processes
 from ci_tasks.agent.records import CheckoutPart, Plan
 from ci_tasks.agent.run_directory import SMALL_FILES, RunDir
 from ci_tasks.agent.serving import protocol
+from ci_tasks.cli import list_runs
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CiTasksError, InternalError
 from ci_tasks.hosts import connection, queries, runs
 from ci_tasks.hosts.runs import RemoteRun, write_location
 from ci_tasks.results.load import load_record
-from ci_tasks.run import attach, clean, list_runs, report_runs
+from ci_tasks.run import attach, clean, report_runs
 from tests.parts.hostile_cases import CLEAN, FACTS, KINDS, START, Case, Surroundings
 from tests.parts.hostile_server import HostileServer, HostileTransport
 

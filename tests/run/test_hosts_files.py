@@ -16,8 +16,9 @@ from ci_tasks.cli.commands.runs import HostsOptions, hosts
 from ci_tasks.config import read
 from ci_tasks.errors import ConfigError
 from ci_tasks.records import RunRecord
+from ci_tasks.report.results import advice_without_gpu_host
 from ci_tasks.results import store
-from ci_tasks.run.hosts_files import advice_without_gpu_host, config_for_run, list_hosts, open_config, trust
+from ci_tasks.run.hosts_files import config_for_run, list_hosts, open_config, trust
 from tests.checkout.repositories import commit, make_repo, untouched
 
 
@@ -47,9 +48,8 @@ def checkout(place: Path) -> Path:
 
 def test_without_any_file_there_are_the_built_in_hosts(place: Path) -> None:
     config = open_config()
-    assert list(config.hosts) == ["local", "sim"]
+    assert (list(config.hosts), config.file) == (["local", "sim"], "built in")
     assert config.hosts["sim"].simulate and config.hosts["sim"].gpus == 8
-    assert config.file == "built in"
 
 
 def test_a_later_layer_changes_keys_of_a_host_and_keeps_the_others(

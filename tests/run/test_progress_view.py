@@ -15,6 +15,7 @@ from ci_tasks.agent.records import Deviation, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.records import BatchResult, RunRecord, together
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
+from ci_tasks.report.results import batch_result, statuses
 from ci_tasks.results.progress import last_line
 from ci_tasks.run import progress
 from ci_tasks.run.events import EventView, Message
@@ -218,24 +219,22 @@ def test_what_differed_from_ci_in_the_labels_last_run_is_counted_and_the_command
     now = replace(ran, id="20260102-120000-ckpt.01", deviations=(same, new))
     command = "ci-tasks report 20260102-120000-ckpt --deviations"
     for all_deviations in (False, True):
-        progress.print_results(progress.batch_result("b", [now], {}), all_deviations=all_deviations)
+        progress.print_results(batch_result("b", [now], {}), all_deviations=all_deviations)
         shown = capsys.readouterr().out
         assert "image:  merge → tree" in shown
         assert ("code:" in shown, command in shown) == (all_deviations, not all_deviations)
 
 
 def test_rows_that_another_ones_failure_ended_say_nothing_of_their_own() -> None:
-    failed, cancelled, passed = (
-        RunRecord("b.01", "l", "r", "a", status) for status in ("failed", "cancelled", "passed")
-    )
-    assert progress.statuses([failed, replace(cancelled, stopped=True)]) == ["failed"]
-    assert progress.statuses([replace(passed, stopped=True), failed]) == ["passed", "failed"]
-    assert progress.statuses([cancelled, failed]) == ["cancelled", "failed"]
+    failed, cancelled, passed = (RunRecord("1", "l", "r", "a", word) for word in ("failed", "cancelled", "passed"))
+    assert statuses([failed, replace(cancelled, stopped=True)]) == ["failed"]
+    assert statuses([replace(passed, stopped=True), failed]) == ["passed", "failed"]
+    assert statuses([cancelled, failed]) == ["cancelled", "failed"]
 
 
 def test_of_several_results_the_worst_speaks_for_all_and_none_is_vacuous() -> None:
     blocked, passed, failed = (
-        BatchResult(word, word, directories={word: "/"}) for word in ("blocked", "passed", "failed")
+        BatchResult(word, word, None, (), {word: "/"}) for word in ("blocked", "passed", "failed")
     )
     assert together("l", []) == BatchResult("l", "vacuous", 1)
     assert together("l", [passed, blocked]).exit_code == 125
@@ -244,5 +243,5 @@ def test_of_several_results_the_worst_speaks_for_all_and_none_is_vacuous() -> No
 
 def test_a_failure_that_ci_goes_on_after_does_not_fail_the_whole() -> None:
     failed, lost, passed = (RunRecord("b.01", "l", "r", "a", status) for status in ("failed", "lost", "passed"))
-    assert progress.statuses([replace(failed, may_fail=True), passed]) == ["passed", "passed"]
-    assert progress.statuses([replace(lost, may_fail=True), failed]) == ["lost", "failed"]
+    assert statuses([replace(failed, may_fail=True), passed]) == ["passed", "passed"]
+    assert statuses([replace(lost, may_fail=True), failed]) == ["lost", "failed"]

@@ -12,9 +12,9 @@ from ci_tasks.agent.records import Deviation
 from ci_tasks.config import Config
 from ci_tasks.records import Attempt, BatchResult, Hang, RunRecord, Triage
 from ci_tasks.report.live import RUNNING, RowProgress
+from ci_tasks.report.results import batch_result
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
 from ci_tasks.run.events import Message
-from ci_tasks.run.progress import batch_result
 
 STATUSES = {".": "passed", "B": "blocked", "C": "cancelled"}  # any other letter is a way of failing
 

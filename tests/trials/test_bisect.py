@@ -14,8 +14,8 @@ import pytest
 from ci_tasks.config import Config, read
 from ci_tasks.errors import Blocked, UsageError
 from ci_tasks.records import BatchResult, RunRecord, Timings, Triage
+from ci_tasks.report.results import batch_result
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
-from ci_tasks.run.progress import batch_result
 from ci_tasks.trials.bisect import bisect, images_of
 from ci_tasks.trials.options import BisectOptions
 from ci_tasks.trials.rules import BLOCKED, FAILED, MISSING, PASSED

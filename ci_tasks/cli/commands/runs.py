@@ -48,7 +48,7 @@ def runs(options: RunsOptions) -> int:
     ci-tasks runs --flakes --label ckpt    for each row: passed, failed, duration, queue time
     ci-tasks runs --json                   their records, for programs
     """
-    from ci_tasks.run.list_runs import show_flakes, show_runs
+    from ci_tasks.cli.list_runs import show_flakes, show_runs
 
     words = {name: value for name, value in vars(options).items() if value and name not in ("flakes", "json")}
     return show_flakes(words, json=options.json) if options.flakes else show_runs(words, json=options.json)

@@ -16,11 +16,11 @@ import pytest
 
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.cli.commands.labels import RemoteOptions, RunOptions
+from ci_tasks.cli.list_runs import _age, parse_time
 from ci_tasks.cli.options import options_of
 from ci_tasks.records import RunRecord
 from ci_tasks.results import index, store
 from ci_tasks.results.runs import record_not_started
-from ci_tasks.run.list_runs import _age, parse_time
 from tests.parts.cases import named
 from tests.parts.commands import run_command
 from tests.parts.json_files import read_json, write_json
