@@ -18,7 +18,7 @@ from tests.parts.documents import EXAMPLES
 
 # What a call has → why it is not made here.
 LEFT_OUT = {
-    r"^(run|remote|setup|reproduce|bisect|verl|retry)\b": "runs rows, for seconds to hours: tests/integration",
+    r"^(run|remote|setup|reproduce|compare|bisect|verl|retry)\b": "runs rows, for seconds to hours: tests/integration",
     r"^hang\b": "a row that is running: tests/integration",
     r"^diff\b": "two runs of a row: tests/features/difference",
     r"^nox\b": "a process that runs rows or builds: tests/integration",
