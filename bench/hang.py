@@ -18,8 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci_tasks.agent.hang.collect import recorded_collectives
-from ci_tasks.agent.hang.look import HangFacts
+from ci_tasks.agent.hang import HangFacts, recorded_collectives
 from ci_tasks.features.hang.analysis import analyse_hang
 from tests.features.hang.planted_runs import look, planted
 

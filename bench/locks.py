@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ci_tasks.agent import processes  # noqa: E402
-from ci_tasks.agent.gpus.locks import RunResources, try_lock  # noqa: E402
+from ci_tasks.agent.gpu_locks import RunResources, try_lock  # noqa: E402
 from ci_tasks.agent.records import AGENT, JOB, GpuRequest, Plan  # noqa: E402
 
 SAMPLE = ROOT / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"

@@ -24,7 +24,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ci_tasks.agent.probe.evidence import write_files  # noqa: E402
+from ci_tasks.agent.evidence import write_files  # noqa: E402
 from ci_tasks.agent.run_directory import RunDir  # noqa: E402
 
 LIMIT_MS = 30.0

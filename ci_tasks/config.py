@@ -13,7 +13,7 @@ from dataclasses import MISSING, Field, field, fields, replace
 from typing import Any
 
 from ci_tasks import resources, yaml_lines
-from ci_tasks.agent.containers.docker_argv import BRIDGE, PULLS, RUNTIMES
+from ci_tasks.agent.docker_argv import BRIDGE, PULLS, RUNTIMES
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import ConfigError, UnknownName, UsageError, did_you_mean
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 
-from ci_tasks.agent.probe.evidence import ImportedModule
+from ci_tasks.agent.evidence import ImportedModule
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Deviation, Environment, Plan
 

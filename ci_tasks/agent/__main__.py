@@ -29,23 +29,23 @@ exec {python} -I -S "$here/agent.pyz" docker "$(dirname -- "$here")" -- "$@"
 def main(argv: List[str]) -> int:
     command, run_dir = (*argv, "", "")[:2]
     if command == "batch" and run_dir:
-        from .slurm.batch import batch
+        from .supervisor import batch
 
         return batch(run_dir)
     if command == "shell" and run_dir:
-        from .containers import run_containers
+        from . import containers
 
-        return run_containers.shell(run_dir)
+        return containers.shell(run_dir)
     if command == "docker" and run_dir:
-        from .containers import adapter
+        from . import docker_adapter
 
-        return adapter.main(argv[3:], run_dir)
+        return docker_adapter.main(argv[3:], run_dir)
     if command == "hang" and run_dir:
-        from .hang import collect
+        from . import hang
 
         processes.own_session = False  # it is a program of the agent's: another session would be its job's
         try:
-            collect.collect(*argv[1:])
+            hang.collect(*argv[1:])
         except Exception as error:  # whatever it is, its agent goes on
             log_traceback(run_dir, "hang", error)
         return 0
@@ -60,7 +60,7 @@ def main(argv: List[str]) -> int:
 def create(run: RunDir, plan: Plan, agent: bytes) -> None:
     """Write plan.json, run.sh, the agent and the container adapter: all that a run needs, in one place that can also be
     copied elsewhere. The agent comes last: with it the directory is whole."""
-    from .probe import evidence
+    from . import evidence
 
     os.makedirs(run.artifacts, exist_ok=True)
     os.makedirs(run.bin, exist_ok=True)

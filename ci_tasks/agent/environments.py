@@ -27,7 +27,7 @@ from importlib.metadata import Distribution, distributions
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from . import run_directory
-from .directories import below, remove_tree
+from .containers import below, remove_tree
 from .files import content_of, file_lock, replace_file
 from .records import Event, InstallSteps
 

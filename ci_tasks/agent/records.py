@@ -32,7 +32,7 @@ from dataclasses import field
 from typing import Dict, Final, List, Literal, Mapping, Optional, Tuple
 
 from . import codec
-from .containers.docker_argv import ENGINES, ContainerRules
+from .docker_argv import ENGINES, ContainerRules
 from .quick_dataclass import dataclass
 
 State = Literal["planned", "running", "ended"]
@@ -50,7 +50,7 @@ def check_times(*seconds: Optional[float]) -> None:
         raise ValueError("no time")
 
 
-# -- plan.json -------------------------------------------------------------------------------------------------------
+# -- plan.json ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class Plan(RunDescription):
         return self.gpu_locks is not None and self.gpu_locks.simulated is not None
 
 
-# -- status.json -----------------------------------------------------------------------------------------------------
+# -- status.json -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -369,7 +369,7 @@ class Status:
         return self.pid is not None
 
 
-# -- events.jsonl ----------------------------------------------------------------------------------------------------
+# -- events.jsonl ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -407,7 +407,7 @@ def read_events(text: str) -> List[Event]:
     return events
 
 
-# -- docker.json -----------------------------------------------------------------------------------------------------
+# -- docker.json -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -426,7 +426,7 @@ class DockerInvocations:
     calls: Tuple[DockerInvocation, ...]
 
 
-# -- environment.json ------------------------------------------------------------------------------------------------
+# -- environment.json --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -458,7 +458,7 @@ class Environment:
     containers: Tuple[ContainerState, ...] = ()
 
 
-# -- gpu.csv ---------------------------------------------------------------------------------------------------------
+# -- gpu.csv -----------------------------------------------------------------------------------------------------------
 
 ProcessOwner = Literal["run", "other", "unknown"]
 
@@ -512,7 +512,7 @@ class GpuSample:
         return self.gpu is not None and self.xid is None
 
 
-# -- artifacts -------------------------------------------------------------------------------------------------------
+# -- artifacts ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -533,7 +533,7 @@ class LeftOut:
     more: int = 0
 
 
-# -- the checkout that goes to a host --------------------------------------------------------------------------------
+# -- the checkout that goes to a host ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -547,7 +547,7 @@ class CheckoutPart:
     flat: str = ""
 
 
-# -- Slurm -----------------------------------------------------------------------------------------------------------
+# -- Slurm -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -577,7 +577,7 @@ class Secrets:
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-# -- programs of the host --------------------------------------------------------------------------------------------
+# -- programs of the host ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -604,7 +604,7 @@ class QueryAnswer:
         return lines[-1] if lines else "no output"
 
 
-# -- remote.json -----------------------------------------------------------------------------------------------------
+# -- remote.json -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from ci_tasks.agent.git import DiskFull, StoreError
 from ci_tasks.agent.records import Checkout, CheckoutPart, Conversion
-from ci_tasks.agent.trees.git import DiskFull, StoreError
-from ci_tasks.agent.trees.workspace import check_out
+from ci_tasks.agent.workspace import check_out
 from ci_tasks.checkout.repository import BASE, CheckoutGit, commit_of, hint_if_missing, resolve_rev
 from ci_tasks.checkout.snapshot import ObjectStore, Snapshot, take_snapshot
 from ci_tasks.errors import Blocked, CheckoutError

@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 
 from ci_tasks.agent.files import content_of
+from ci_tasks.agent.git import DiskFull, Git, make_repository, make_temporary_directory, quoted
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.trees.git import DiskFull, Git, make_repository, make_temporary_directory, quoted
 from ci_tasks.errors import Blocked, CheckoutError, UsageError, nearest, some
 from ci_tasks.resources import HOME_ENV
 

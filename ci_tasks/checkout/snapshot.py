@@ -28,9 +28,9 @@ from functools import cached_property
 from pathlib import Path
 
 from ci_tasks.agent.files import LockTimeout, content_of, file_lock, replace_file
+from ci_tasks.agent.git import Git, make_repository, quoted
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import OVERLAYS, Checkout, CheckoutPart, Conversion, Overlay
-from ci_tasks.agent.trees.git import Git, make_repository, quoted
 from ci_tasks.checkout.repository import (
     CheckoutGit,
     GitError,

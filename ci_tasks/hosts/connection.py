@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from ci_tasks import debug_log
-from ci_tasks.agent import archive
+from ci_tasks.agent import archive, protocol
 from ci_tasks.agent.codec import RecordError, from_json
+from ci_tasks.agent.protocol import Answer, Hello, Request
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.agent.run_directory import read_record, write_record
-from ci_tasks.agent.serving import protocol
-from ci_tasks.agent.serving.protocol import Answer, Hello, Request
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError, HostDataError, InternalError, printable, shortened
 from ci_tasks.hosts import transport

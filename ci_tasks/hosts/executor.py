@@ -21,15 +21,14 @@ from pathlib import Path
 
 from ci_tasks.agent import archive
 from ci_tasks.agent.__main__ import create
-from ci_tasks.agent.cleanup import end_and_clean, remove_run
-from ci_tasks.agent.directories import remove_tree
+from ci_tasks.agent.containers import remove_tree
 from ci_tasks.agent.files import open_file
+from ci_tasks.agent.protocol import Request
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_status, read_status_if_readable, write_record
-from ci_tasks.agent.serving.protocol import Request
-from ci_tasks.agent.slurm.jobs import SCRIPT
-from ci_tasks.agent.trees.workspace import forget
+from ci_tasks.agent.slurm import SCRIPT, end_and_clean, remove_run
+from ci_tasks.agent.workspace import forget
 from ci_tasks.checkout import delivery
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.config import HostSpec

@@ -41,7 +41,7 @@ _ENVIRONMENT = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "KRB5CCNAME"),
 )
 # All that the process runs of ours.
-MODULES = ("*.py", "hosts/*.py", "agent/*.py", "agent/containers/*.py", "agent/serving/*.py")
+MODULES = ("*.py", "hosts/*.py", "agent/*.py")
 
 
 @dataclass(frozen=True)

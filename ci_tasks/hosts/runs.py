@@ -22,14 +22,14 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from ci_tasks import debug_log, safe_output
-from ci_tasks.agent.artifacts import mask_run
 from ci_tasks.agent.codec import from_json, masked_record
 from ci_tasks.agent.files import try_lock
+from ci_tasks.agent.finish import mask_run
 from ci_tasks.agent.mask import Masker
+from ci_tasks.agent.protocol import UPDATE, FrameError, Receiver, Request, RunUpdate
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_plan, read_remote, read_status, write_record
-from ci_tasks.agent.serving.protocol import UPDATE, FrameError, Receiver, Request, RunUpdate
 from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec

@@ -17,7 +17,7 @@ import sys
 import threading
 from typing import Any, Protocol
 
-from ci_tasks.agent.serving import protocol
+from ci_tasks.agent import protocol
 from ci_tasks.errors import Blocked
 
 _CHUNK = 1 << 18
@@ -216,7 +216,7 @@ try:
 except OSError as problem:
     text = "the workspace on the host cannot be used: %s: %s" % (problem.filename or home, problem.strerror)
     answer(refused, text, home_hint)
-from agent.serving.serve import main
+from agent.serve import main
 main(home, data, compiled)
 """
 

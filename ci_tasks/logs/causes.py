@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 
-from ci_tasks.agent.probe.evidence import NotedException, ProcessEvidence, RunEvidence
+from ci_tasks.agent.evidence import NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from ci_tasks.agent.containers.docker_argv import ContainerRules, DockerRun, map_path, parse_run
+from ci_tasks.agent.docker_argv import ContainerRules, DockerRun, map_path, parse_run
 from ci_tasks.agent.records import AGENT, JOB, PATTERN, GpuRequest
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError
@@ -30,7 +30,7 @@ _HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
 
 
 def container_rules(host: HostSpec, id: str, run_dir: str, lock_dir: str, images: Mapping[str, str]) -> ContainerRules:
-    """What the container adapter does with CI's `docker run`: see ci_tasks.agent.containers. `images`: CI's → ours."""
+    """What the container adapter does with CI's `docker run`: see ci_tasks.agent.docker_adapter. `images`: CI's → ours."""
     rules = ContainerRules(
         runtime=host.runtime,
         pull=host.pull,

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ci_tasks.agent import records
-from ci_tasks.agent.containers.docker_argv import ENGINES, ContainerRules
-from ci_tasks.agent.containers.rewrite import container_deviations
+from ci_tasks.agent.docker_argv import ENGINES, ContainerRules
+from ci_tasks.agent.docker_rewrite import container_deviations
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import JOB, Checkout, Deviation, Event, Plan
 from ci_tasks.config import HostSpec, Override

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice, pairwise
 
-from ci_tasks.agent.gpus.nvidia_smi import FREED_SECONDS, HARDWARE_ERRORS, LISTED_SECONDS, PROGRAM_ERRORS, merged
+from ci_tasks.agent.nvidia_smi import FREED_SECONDS, HARDWARE_ERRORS, LISTED_SECONDS, PROGRAM_ERRORS, merged
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.errors import counted

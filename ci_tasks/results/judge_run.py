@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ci_tasks import registry, safe_output
 from ci_tasks.agent import run_directory
-from ci_tasks.agent.artifacts import ARCHIVE, mask_run, withheld_archives
 from ci_tasks.agent.codec import RecordError
+from ci_tasks.agent.evidence import collect_left_evidence
 from ci_tasks.agent.files import content_of, pieces_of
-from ci_tasks.agent.gpus.nvidia_smi import read_gpu_samples
-from ci_tasks.agent.hang.look import HangFacts
-from ci_tasks.agent.probe.evidence import collect_left_evidence
+from ci_tasks.agent.finish import ARCHIVE, mask_run, withheld_archives
+from ci_tasks.agent.hang import HangFacts
+from ci_tasks.agent.nvidia_smi import read_gpu_samples
 from ci_tasks.agent.records import (
     Deviation,
     DockerInvocation,

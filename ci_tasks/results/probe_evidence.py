@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.containers.docker_argv import DockerArgvError, is_run, parse_run
-from ci_tasks.agent.files import read_file
-from ci_tasks.agent.probe.evidence import (
+from ci_tasks.agent.docker_argv import DockerArgvError, is_run, parse_run
+from ci_tasks.agent.evidence import (
     MAX_WRITTEN,
     ImportedModule,
     NotedException,
@@ -21,6 +20,7 @@ from ci_tasks.agent.probe.evidence import (
     RunEvidence,
     parse_lines,
 )
+from ci_tasks.agent.files import read_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Deviation, DockerInvocation, Overlay, ProbeOverlay, RunDescription
 from ci_tasks.agent.run_directory import RunDir

@@ -19,12 +19,12 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import field, replace
 
 from ci_tasks import registry
-from ci_tasks.agent import cleanup, processes
+from ci_tasks.agent import processes, slurm
+from ci_tasks.agent.protocol import Request, RunSummary
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_remote, read_status, write_record
-from ci_tasks.agent.serving.protocol import Request, RunSummary
-from ci_tasks.agent.slurm.jobs import CancelError
+from ci_tasks.agent.slurm import CancelError
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, UnknownName, UsageError
 from ci_tasks.hosts.connection import ReconnectingConnection
@@ -151,7 +151,7 @@ class AttachedRun:
         remote = read_remote(self.run)
         if remote is None:
             with suppress(CancelError):
-                cleanup.cancel(self.run.path)
+                slurm.cancel(self.run.path)
         elif self.remote_run is not None:
             self.managers[remote.host].end(self.remote_run, "cancel")
         else:  # another command here fetches it

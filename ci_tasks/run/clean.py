@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from ci_tasks.agent.cleanup import end_and_clean, remove_run
-from ci_tasks.agent.directories import remove_tree
+from ci_tasks.agent.containers import remove_tree
+from ci_tasks.agent.protocol import Request, RunSummary
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status
-from ci_tasks.agent.serving.protocol import Request, RunSummary
+from ci_tasks.agent.slurm import end_and_clean, remove_run
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked, printable
 from ci_tasks.hosts.connection import ReconnectingConnection

@@ -89,7 +89,7 @@ def _included(name: str, file: Path, notices: list[str], checkouts: Sequence[str
 
 def _fetched(address: str, label: str, notices: list[str]) -> str:
     """The hosts.yaml of a git repository: a copy of the last hour, a new one, or else the last one, with a notice."""
-    from ci_tasks.agent.trees.git import make_repository
+    from ci_tasks.agent.git import make_repository
     from ci_tasks.checkout.repository import CheckoutGit
 
     store = resources.user_directory("cache") / "include" / _digest(os.fsencode(address))

@@ -28,7 +28,7 @@ from ci_tasks.workflow.suite import Describe, MatrixTest, label_of, make_unique,
 from ci_tasks.workflow.values import OpenObject, Unknown, leaves, lookup, loose_equal, shown, unknowns
 
 if TYPE_CHECKING:
-    from ci_tasks.agent.containers.docker_argv import DockerRun
+    from ci_tasks.agent.docker_argv import DockerRun
 
 _MAX_ENTRIES = 1_000  # of a matrix before `exclude`; GitHub itself runs 256
 _IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # with secrets shown as <secret NAME>
@@ -228,7 +228,7 @@ def _image(job: Job, resolve: Resolver, docker_run: DockerRun | None) -> str | N
 def _docker_run(job: Job, resolve: Resolver) -> DockerRun | None:
     """The first `docker run` of the job's steps, or that which its container's options would be part of."""
     if job.container:
-        from ci_tasks.agent.containers.docker_argv import DockerArgvError, parse_run
+        from ci_tasks.agent.docker_argv import DockerArgvError, parse_run
 
         try:
             return parse_run(["run", *shlex.split(resolve.shown(job.container.options)), "image"])

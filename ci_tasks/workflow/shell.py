@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ci_tasks.agent.containers.docker_argv import DockerArgvError, DockerRun, is_run, parse_run
+from ci_tasks.agent.docker_argv import DockerArgvError, DockerRun, is_run, parse_run
 from ci_tasks.errors import WorkflowError
 
 # Words before a command that still run it: bash's own, and programs whose arguments are options, numbers and settings.

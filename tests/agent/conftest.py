@@ -18,7 +18,7 @@ import pytest
 
 from ci_tasks.agent import archive, run_directory
 from ci_tasks.agent import processes as process
-from ci_tasks.agent.containers.docker_argv import ENGINES
+from ci_tasks.agent.docker_argv import ENGINES
 from ci_tasks.agent.records import Event, Status, read_events
 from tests.agent.fake_docker import FAKE, Fake
 from tests.parts.processes import agent_words

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ci_tasks.agent import artifacts, directories
-from ci_tasks.agent.artifacts import ARCHIVE, mask_run
+from ci_tasks.agent import containers, finish
 from ci_tasks.agent.codec import masked_record
-from ci_tasks.agent.containers.docker_argv import ContainerRules
-from ci_tasks.agent.containers.run_containers import RunContainer
+from ci_tasks.agent.containers import RunContainer
+from ci_tasks.agent.docker_argv import ContainerRules
+from ci_tasks.agent.finish import ARCHIVE, mask_run
 from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir
 
@@ -66,8 +66,8 @@ def take(run: Run, tmp_path: Path) -> Take:
         container = RunContainer(cast(Any, client), "id", "ci-7", 1, "img", "sha256:1", False, "")
         Path(run.paths.artifacts).mkdir(exist_ok=True)
         rules = Plan(container=ContainerRules(cast(Any, runtime)), **plan)
-        containers = [container] if runtime in ("docker", "podman") else []
-        assert artifacts.collect(run.paths, rules, containers, time.time()) == []
+        started = [container] if runtime in ("docker", "podman") else []
+        assert finish.collect(run.paths, rules, started, time.time()) == []
         top = Path(run.paths.artifacts)
         assert not [path for path in top.rglob("*") if path.is_symlink()]
         assert not [name for name in os.listdir(run.path) if name.startswith(".")]
@@ -109,7 +109,7 @@ def test_links_and_devices_are_named_and_not_made(take: Take) -> None:
 def test_whole_files_are_taken_up_to_the_limit_and_the_others_named(
     take: Take, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artifacts, "LIMIT", 10)
+    monkeypatch.setattr(finish, "LIMIT", 10)
     sizes = [("a", 6), ("b", 5), ("c", 4), ("n" * 300, 0)]
     files = take(stream(*(entry(f"logs/{name}", b"x" * size) for name, size in sizes)))
     assert {name[len(AT) + 1 :] for name in files if name.startswith(AT)} == {"a", "c"}
@@ -120,7 +120,7 @@ def test_whole_files_are_taken_up_to_the_limit_and_the_others_named(
 def test_a_stream_that_breaks_off_leaves_no_half_of_a_file(
     take: Take, monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
-    monkeypatch.setattr(artifacts, "MAX_SECONDS", 1.0 if hangs else 60.0)
+    monkeypatch.setattr(finish, "MAX_SECONDS", 1.0 if hangs else 60.0)
     files = take(stream(entry("logs/a"), entry("logs/b", b"x" * 50_000))[:20_000], hangs=hangs)
     assert f"{AT}/b" not in files
     assert left_out(files)[LOGS] == f"the copy failed, or took longer than {1 if hangs else 60} s"
@@ -140,10 +140,10 @@ def test_a_link_to_a_path_inside_another_takes_no_room_twice(
     (tmp_path / "ray/session_latest").symlink_to("session_1")
     (tmp_path / "ray/session_1/logs/out").write_bytes(b"x" * 700)
     (tmp_path / "results").write_bytes(b"y" * 500)
-    monkeypatch.setattr(artifacts, "LIMIT", 1500)
-    monkeypatch.setattr(artifacts, "RESERVED_BYTES", 0)
-    monkeypatch.setattr(artifacts, "RAY", f"{tmp_path}/ray")
-    monkeypatch.setattr(artifacts, "RAY_LOGS", f"{tmp_path}/ray/session_latest/logs")
+    monkeypatch.setattr(finish, "LIMIT", 1500)
+    monkeypatch.setattr(finish, "RESERVED_BYTES", 0)
+    monkeypatch.setattr(finish, "RAY", f"{tmp_path}/ray")
+    monkeypatch.setattr(finish, "RAY_LOGS", f"{tmp_path}/ray/session_latest/logs")
     paths = [f"{tmp_path}/{name}" for name in ("ray", "results")]
     assert any(name.endswith("results") for name in take(runtime="none", artifacts=tuple(paths)))
 
@@ -151,7 +151,7 @@ def test_a_link_to_a_path_inside_another_takes_no_room_twice(
 def test_a_host_that_has_too_many_files_is_named_once(
     take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artifacts, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(finish, "MAX_SECONDS", 0.0)
     for name in "abc":
         (tmp_path / name).touch()
     files = take(runtime="none", artifacts=(str(tmp_path),))
@@ -300,6 +300,6 @@ def test_however_deep_a_job_has_nested_its_files_the_others_are_masked(paths: Ru
         os.close(deepest)
         deepest = inner
     os.close(deepest)
-    directories.make_readable(paths.artifacts, None, "none", {})
+    containers.make_readable(paths.artifacts, None, "none", {})
     assert masked(paths) == {"plain": b"***"}
-    assert directories.remove_tree(paths.path, None, "none", {}) == []
+    assert containers.remove_tree(paths.path, None, "none", {}) == []

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import cleanup, directories
-from ci_tasks.agent.cleanup import end_and_clean, remove_run
+from ci_tasks.agent import containers, finish, slurm
 from ci_tasks.agent.records import Kept, Plan, QueryAnswer, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
-from ci_tasks.agent.slurm import jobs
+from ci_tasks.agent.slurm import end_and_clean, remove_run
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -34,8 +33,8 @@ def test_what_cannot_be_masked_is_said_and_the_rest_is_removed(
     run = RunDir(str(tmp_path / "run"))
     os.makedirs(run.workspace)
     Path(run.plan).write_text(json.dumps({}))
-    monkeypatch.setattr(cleanup, "mask_run", fail)
-    ended = cleanup.RunCleanup(run, Plan())
+    monkeypatch.setattr(finish, "mask_run", fail)
+    ended = finish.RunCleanup(run, Plan())
     ended.finish(succeeded=True)
     assert (ended.masked, ended.left) == (False, [f"secrets are not masked yet: {error}"])
     assert not os.path.exists(run.workspace)
@@ -53,7 +52,7 @@ def tree(tmp_path: Path) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> list[str]:
-    return directories.remove_tree(str(path), None, "none", {})
+    return containers.remove_tree(str(path), None, "none", {})
 
 
 def test_a_tree_goes_whatever_its_modes_and_names_and_no_link_is_followed(tree: Path, tmp_path: Path) -> None:
@@ -70,7 +69,7 @@ def test_a_tree_goes_whatever_its_modes_and_names_and_no_link_is_followed(tree: 
 
 def test_what_cannot_be_removed_is_named_with_the_reason(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = QueryAnswer(1, err="rm: cannot remove 'x': Permission denied\n")
-    monkeypatch.setattr(directories, "run_program", lambda *_: refusal)
+    monkeypatch.setattr(containers, "run_program", lambda *_: refusal)
     assert _remove(tree) == [f"{tree}: rm: cannot remove 'x': Permission denied"]
 
 
@@ -78,14 +77,14 @@ def test_what_another_user_owns_is_removed_by_a_container_that_sees_nothing_else
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The container gets words and no shell text. The stand-in for docker removes what is mounted."""
-    monkeypatch.setattr(directories, "remove_own", lambda _: "not ours")
+    monkeypatch.setattr(containers, "remove_own", lambda _: "not ours")
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\n[ "$1" = run ] || exit 0\nprintf "%s|" "$@" > "$0.words"; rm -rf "$VICTIM"\n')
     program.chmod(0o755)
     env = {"PATH": f"{program.parent}:{os.environ['PATH']}", "VICTIM": str(tree)}
     monkeypatch.setenv("PATH", env["PATH"])
-    assert directories.remove_tree(str(tree), "img", "docker", env) == []
+    assert containers.remove_tree(str(tree), "img", "docker", env) == []
     words = Path(f"{program}.words").read_text()
     assert f"--mount|type=bind,source={tmp_path},destination=/x|img|-rf|--|/x/{tree.name}|" in words
     assert words.startswith("run|--rm|--pull=never|--network|none|")
@@ -94,10 +93,10 @@ def test_what_another_user_owns_is_removed_by_a_container_that_sees_nothing_else
 def test_a_mount_inside_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = (r"/w/tree\040a/in", r"/w/two\012lines", "/w/tree2", "/w")
     (tmp_path / "mountinfo").write_text("".join(f"24 1 0:22 / {path} rw - tmpfs x rw\n" for path in paths))
-    monkeypatch.setattr(directories, "_MOUNTS", str(tmp_path / "mountinfo"))
-    assert directories.mounted_below("/w/tree a") == ["/w/tree a/in"]
-    assert directories.mounted_below("/w/two\nlines") == ["/w/two\nlines"]
-    assert directories.mounted_below("/w/tree") == []
+    monkeypatch.setattr(containers, "_MOUNTS", str(tmp_path / "mountinfo"))
+    assert containers.mounted_below("/w/tree a") == ["/w/tree a/in"]
+    assert containers.mounted_below("/w/two\nlines") == ["/w/two\nlines"]
+    assert containers.mounted_below("/w/tree") == []
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -178,7 +177,7 @@ def test_a_slurm_run_is_removed_after_its_job_is_over(
         asked.append(ids)
         return {"7": len(asked) < 3}
 
-    monkeypatch.setattr(jobs, "_scancel", lambda *words: asked.append(words))
-    monkeypatch.setattr(jobs, "may_run", may_run)
+    monkeypatch.setattr(slurm, "_scancel", lambda *words: asked.append(words))
+    monkeypatch.setattr(slurm, "may_run", may_run)
     assert remove_run(str(run.path)) == []
     assert asked == ([("7",)] if concluded else [("7",), ["7"], ["7"]])

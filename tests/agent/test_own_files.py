@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import codec, processes
+from ci_tasks.agent import codec, processes, serve
+from ci_tasks.agent.protocol import Request
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, read_status_if_readable
-from ci_tasks.agent.serving import serve
-from ci_tasks.agent.serving.protocol import Request
-from ci_tasks.agent.serving.requests import Session
+from ci_tasks.agent.serve import Session
 from ci_tasks.results.judge_run import judge_run
 from ci_tasks.results.load import load_record
 

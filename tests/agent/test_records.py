@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.containers.docker_argv import ContainerRules
+from ci_tasks.agent.docker_argv import ContainerRules
 from ci_tasks.agent.files import replace_file
 from ci_tasks.agent.records import (
     Checkout,

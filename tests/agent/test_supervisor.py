@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from ci_tasks.agent import files, processes, supervisor
-from ci_tasks.agent.gpus import locks
+from ci_tasks.agent import files, gpu_locks, processes, supervisor
 from ci_tasks.agent.processes import client_lock, has_client
 from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, RunLog
@@ -253,10 +252,10 @@ def test_gpus_stay_locked_while_the_job_of_a_killed_agent_lives(run: Run, gpu_ho
     os.kill(sure(run.status().pid), signal.SIGKILL)
     until(lambda: not processes.alive(run.status()))
     assert gpu_host.free() == [2, 3, 4, 5, 6, 7]
-    assert locks.is_held(str(gpu_host.path / "ci-tasks-ray.lock"))
+    assert gpu_locks.is_held(str(gpu_host.path / "ci-tasks-ray.lock"))
     run.cancel()
     assert gpu_host.free() == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert not locks.is_held(str(gpu_host.path / "ci-tasks-ray.lock"))
+    assert not gpu_locks.is_held(str(gpu_host.path / "ci-tasks-ray.lock"))
 
 
 def test_a_host_that_can_never_run_the_job_does_not_begin_it(run: Run, gpu_host: GpuHost) -> None:

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.directories import remove_own
-from ci_tasks.agent.trees.git import MissingBase, StoreError
+from ci_tasks.agent.containers import remove_own
+from ci_tasks.agent.git import MissingBase, StoreError
 from ci_tasks.checkout.delivery import materialize, thin_pack
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.errors import CheckoutError

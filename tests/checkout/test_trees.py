@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.files import file_lock
+from ci_tasks.agent.git import MissingBase
 from ci_tasks.agent.records import Checkout
-from ci_tasks.agent.trees.git import MissingBase
-from ci_tasks.agent.trees.workspace import TreeStore
+from ci_tasks.agent.workspace import TreeStore
 from ci_tasks.checkout import snapshot as snapshots
 from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side, materialize, prune_store, thin_pack
 from ci_tasks.checkout.repository import BASE, resolve_rev

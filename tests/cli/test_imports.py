@@ -108,8 +108,8 @@ def test_the_agent_of_a_row_loads_nothing_for_what_few_rows_have(tmp_path: Path)
     """Archives, docker's words, tracebacks: its start is most of what a short row costs."""
     find = f"import sys; sys.path.insert(0, {str(ROOT / 'ci_tasks')!r}); "
     modules = _python(find + "import agent.supervisor; print(*sys.modules)", tmp_path).split()
-    assert "agent.cleanup" in modules
-    few = {"zipfile", "tarfile", "pathlib", "platform", "traceback", "difflib", "agent.containers.adapter"}
+    assert "agent.finish" in modules
+    few = {"zipfile", "tarfile", "pathlib", "platform", "traceback", "difflib", "agent.docker_adapter"}
     few |= {"asyncio", "ssl", "inspect", "logging", "unittest"}
     assert sorted(few & set(modules)) == []
 

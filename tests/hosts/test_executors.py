@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.containers.docker_argv import ContainerRules
+from ci_tasks.agent.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, SlurmAllocation, Status
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_status
 from ci_tasks.config import HostSpec

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.serving import protocol
+from ci_tasks.agent import protocol
 from ci_tasks.hosts import mux
 from ci_tasks.hosts.mux import MuxProcess
 from tests.parts.imports import ROOT

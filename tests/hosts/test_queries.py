@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.gpus import nvidia_smi
+from ci_tasks.agent import nvidia_smi
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.hosts import queries

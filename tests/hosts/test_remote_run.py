@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent import protocol
+from ci_tasks.agent.protocol import RunUpdate
 from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
-from ci_tasks.agent.serving import protocol
-from ci_tasks.agent.serving.protocol import RunUpdate
 from ci_tasks.hosts.runs import RunMirror
 
 SECRET = "correct-horse"

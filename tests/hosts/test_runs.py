@@ -22,12 +22,11 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent import archive
-from ci_tasks.agent.containers.docker_argv import ContainerRules
+from ci_tasks.agent import archive, protocol
+from ci_tasks.agent.docker_argv import ContainerRules
+from ci_tasks.agent.protocol import Request
 from ci_tasks.agent.records import CheckoutPart, Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
-from ci_tasks.agent.serving import protocol
-from ci_tasks.agent.serving.protocol import Request
 from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import take_snapshot
 from ci_tasks.config import HostSpec

@@ -15,7 +15,7 @@ from typing import Any
 
 from ci_tasks.agent import archive, processes, run_directory
 from ci_tasks.agent.__main__ import create
-from ci_tasks.agent.containers.docker_argv import ContainerRules
+from ci_tasks.agent.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, Status
 from tests import fixtures as support
 from tests.parts import dockerd

@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent import cleanup as remove
-from ci_tasks.agent import processes
-from ci_tasks.agent.containers import run_containers
+from ci_tasks.agent import containers, processes, slurm
 from ci_tasks.agent.records import Kept
 from ci_tasks.results.judge_run import judge_run
 from tests import fixtures as support
@@ -138,7 +136,7 @@ def test_a_failed_container_and_its_workspace_stay_on_request_until_the_run_is_r
     assert box.ended().kept == Kept(("ci-tasks-07",), str(box.workspace))
     assert (box.containers(), box.containers("--all")) == ([], ["ci-tasks-07"])
     assert box.workspace.exists()
-    assert remove.remove_run(str(box.path)) == []
+    assert slurm.remove_run(str(box.path)) == []
     assert not box.path.exists()
     gone_but_for_the_home(box)
 
@@ -154,7 +152,7 @@ def test_removing_a_run_ends_it_where_its_runner_was_killed_and_its_journal_is_g
     support.until(lambda: box.containers() and b"ready" in Path(box.run.log).read_bytes(), "the container runs")
     os.kill(box.status().pid or 0, signal.SIGKILL)
     Path(box.run.docker).unlink()
-    assert remove.remove_run(str(box.path)) == []
+    assert slurm.remove_run(str(box.path)) == []
     assert not box.path.exists()
     gone_but_for_the_home(box)
 
@@ -174,7 +172,7 @@ QUICK = (
 def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_answers(
     box: Box, docker_daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_containers, "TIMEOUT", 0.5)
+    monkeypatch.setattr(containers, "TIMEOUT", 0.5)
     box.write("echo ready; sleep 600", after="exit 0")
     box.change_agent(*QUICK)
     box.start()
@@ -186,8 +184,8 @@ def test_a_container_that_a_silent_daemon_keeps_is_on_record_and_goes_when_it_an
         assert [line for line in status.left if line.startswith("containers may be left: no answer from docker")]
         assert "the artifacts in containers are not collected" in status.left
         assert judge_run(box.run).left == status.left
-        assert remove.remove_run(str(box.path))[-1].endswith("kept until its containers are gone")
-    assert remove.remove_run(str(box.path)) == []
+        assert slurm.remove_run(str(box.path))[-1].endswith("kept until its containers are gone")
+    assert slurm.remove_run(str(box.path)) == []
     assert box.containers("--all") == []
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.containers.docker_argv import BOOLEANS, SHORT
+from ci_tasks.agent.docker_argv import BOOLEANS, SHORT
 from tests import fixtures as support
 from tests.parts import dockerd
 from tests.parts.engine import Engine, containers

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.probe.evidence import parse_lines
+from ci_tasks.agent.evidence import parse_lines
 from ci_tasks.agent.records import ProbeOverlay, ProbeRules
 from tests.fixtures import LINKS, PIP
 from tests.integration.container_box import Box

@@ -9,9 +9,9 @@ from itertools import chain, repeat
 from random import Random
 from typing import Any
 
+from ci_tasks.agent import protocol
+from ci_tasks.agent.protocol import DATA, Answer, Hello, Request, RunSummary
 from ci_tasks.agent.records import DockerInvocations, Environment, Event, LeftOut, QueryAnswer, RunDescription, Status
-from ci_tasks.agent.serving import protocol
-from ci_tasks.agent.serving.protocol import DATA, Answer, Hello, Request, RunSummary
 from ci_tasks.hosts import runs
 from tests.parts import hostile_values as values
 from tests.parts.hostile_server import HOME, Frames, HostileServer, message, pieces

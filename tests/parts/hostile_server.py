@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from ci_tasks.agent import protocol
 from ci_tasks.agent.codec import encode, from_json
+from ci_tasks.agent.protocol import Hello, Request, RunSummary
 from ci_tasks.agent.records import QueryAnswer, RunDescription, Status
-from ci_tasks.agent.serving import protocol
-from ci_tasks.agent.serving.protocol import Hello, Request, RunSummary
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import transport
 

@@ -31,10 +31,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ci_tasks.agent import archive, processes
+from ci_tasks.agent import archive, processes, protocol
 from ci_tasks.agent.records import CheckoutPart, Plan
 from ci_tasks.agent.run_directory import SMALL_FILES, RunDir
-from ci_tasks.agent.serving import protocol
 from ci_tasks.cli import list_runs
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import CiTasksError, InternalError

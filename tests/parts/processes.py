@@ -55,7 +55,7 @@ def files_named(name: str, top: Path) -> list[Path]:
 def agent_words(python: str, agent: str, verb: str, run_dir: str) -> list[str]:
     """A command that starts or cancels a run by the agent in its directory, as a host's server does."""
     start = "from agent.__main__ import begin; sys.exit(begin(sys.argv[2], {}) or 0)"
-    code = {"start": start, "cancel": "from agent.cleanup import cancel; cancel(sys.argv[2])"}[verb]
+    code = {"start": start, "cancel": "from agent.slurm import cancel; cancel(sys.argv[2])"}[verb]
     return [python, "-I", "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {code}", agent, run_dir]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.containers.docker_argv import DockerRun
+from ci_tasks.agent.docker_argv import DockerRun
 from ci_tasks.config import HostSpec
 from ci_tasks.planning import containers
 from ci_tasks.planning.containers import RAY_ON_HOST, HostPath, container_of, place

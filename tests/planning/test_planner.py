@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ci_tasks.agent.codec import encode, to_json
-from ci_tasks.agent.containers.docker_argv import ContainerRules
+from ci_tasks.agent.docker_argv import ContainerRules
 from ci_tasks.agent.records import Checkout, Conversion, Deviation, Event, Plan, ProbeRules, Retry
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import WorkflowError

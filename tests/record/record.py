@@ -199,8 +199,8 @@ def exports(script: str) -> list[list[tuple[str, str]]]:
 
 def docker_argv(script: str, run_dir: str) -> list[list[str] | str]:
     """What each `docker run` of the script becomes on the host."""
-    from ci_tasks.agent.containers.docker_argv import DockerArgvError, parse_run, render
-    from ci_tasks.agent.containers.rewrite import rewrite
+    from ci_tasks.agent.docker_argv import DockerArgvError, parse_run, render
+    from ci_tasks.agent.docker_rewrite import rewrite
     from ci_tasks.agent.run_directory import RunDir, read_plan
 
     rules = read_plan(RunDir(run_dir)).container

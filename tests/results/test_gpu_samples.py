@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.gpus.nvidia_smi import read_gpu_samples
+from ci_tasks.agent.nvidia_smi import read_gpu_samples
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.records import GpuPeaks, GpuUse
 from ci_tasks.results.gpu_samples import gpu_use, own_samples, since

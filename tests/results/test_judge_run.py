@@ -12,9 +12,9 @@ import pytest
 
 from ci_tasks import safe_output
 from ci_tasks.agent import processes
-from ci_tasks.agent.artifacts import ARCHIVE
-from ci_tasks.agent.gpus.nvidia_smi import rows_of
-from ci_tasks.agent.hang.look import HangFacts, ProcessFacts
+from ci_tasks.agent.finish import ARCHIVE
+from ci_tasks.agent.hang import HangFacts, ProcessFacts
+from ci_tasks.agent.nvidia_smi import rows_of
 from ci_tasks.agent.records import GpuProcessSample, GpuSample, read_events
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.records import Attempt

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.probe.evidence import (
+from ci_tasks.agent.evidence import (
     CodeFrame,
     ImportedModule,
     LinkedException,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.protocol import Answer, RunSummary
 from ci_tasks.agent.run_directory import RunDir
-from ci_tasks.agent.serving.protocol import Answer, RunSummary
-from ci_tasks.agent.serving.requests import list_runs
+from ci_tasks.agent.serve import list_runs
 from ci_tasks.results import store
 from ci_tasks.results.history import RunQuery, search
 from ci_tasks.results.runs import record_not_started

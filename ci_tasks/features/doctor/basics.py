@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from ci_tasks.agent.gpus.nvidia_smi import QUERY_GPUS, parse_gpus
+from ci_tasks.agent.nvidia_smi import QUERY_GPUS, parse_gpus
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor.check_results import Check, CheckResult, fault, ok, remedy, unknown, warning

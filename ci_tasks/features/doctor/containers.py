@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ci_tasks.agent.gpus.nvidia_smi import QUERY_GPUS, parse_gpus
+from ci_tasks.agent.nvidia_smi import QUERY_GPUS, parse_gpus
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.features.doctor.check_results import Answers, Check, CheckResult, fault, ok, remedy, unknown, warning

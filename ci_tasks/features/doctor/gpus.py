@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from ci_tasks.agent.gpus import nvidia_smi
-from ci_tasks.agent.gpus.nvidia_smi import bus_id
+from ci_tasks.agent import nvidia_smi
+from ci_tasks.agent.nvidia_smi import bus_id
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import counted

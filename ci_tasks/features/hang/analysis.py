@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ci_tasks.agent.gpus.locks import numbered
-from ci_tasks.agent.hang.look import HangFacts, RecordedCollective
+from ci_tasks.agent.gpu_locks import numbered
+from ci_tasks.agent.hang import HangFacts, RecordedCollective
 from ci_tasks.features.hang import processes as waits
 from ci_tasks.features.hang.processes import Process, RunProcesses, Thread, names, that, waiting
 from ci_tasks.records import Hang, HangCulprit, HangGroup

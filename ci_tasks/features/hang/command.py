@@ -10,12 +10,12 @@ from pathlib import Path
 
 from ci_tasks import safe_output
 from ci_tasks.agent.codec import masked_record
-from ci_tasks.agent.hang.look import HangFacts, NoLook, facts_of, wait_for_look
+from ci_tasks.agent.hang import HangFacts, NoLook, facts_of, wait_for_look
 from ci_tasks.agent.mask import mask_text
+from ci_tasks.agent.protocol import Receiver, Request
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
-from ci_tasks.agent.serving.protocol import Receiver, Request
 from ci_tasks.cli.options import BRIEF, JSON, ONE_RUN
 from ci_tasks.cli.shared import print_json
 from ci_tasks.errors import Blocked

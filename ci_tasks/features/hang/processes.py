@@ -7,8 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ci_tasks.agent.gpus.locks import numbered
-from ci_tasks.agent.hang.look import HangFacts, ProcessFacts
+from ci_tasks.agent.gpu_locks import numbered
+from ci_tasks.agent.hang import HangFacts, ProcessFacts
 from ci_tasks.agent.quick_dataclass import dataclass
 
 # What a thread does: it waits for other ranks, for another process or thread, for its files, for something else.

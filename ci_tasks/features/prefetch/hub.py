@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ci_tasks import safe_output
-from ci_tasks.agent.containers.docker_argv import DockerRun
+from ci_tasks.agent.docker_argv import DockerRun
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer

@@ -12,7 +12,7 @@ from itertools import takewhile
 from string import Template
 from typing import NoReturn
 
-from ci_tasks.agent.containers.docker_argv import DockerRun
+from ci_tasks.agent.docker_argv import DockerRun
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.features.prefetch.hub import DATASET, MAIN, MODEL, HubRepository

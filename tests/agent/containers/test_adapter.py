@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.containers import adapter
-from ci_tasks.agent.containers.docker_argv import ContainerRules
-from ci_tasks.agent.containers.rewrite import CATATONIT
-from ci_tasks.agent.probe.evidence import write_files
+from ci_tasks.agent import docker_adapter
+from ci_tasks.agent.docker_argv import ContainerRules
+from ci_tasks.agent.docker_rewrite import CATATONIT
+from ci_tasks.agent.evidence import write_files
 from ci_tasks.agent.records import DockerInvocation, DockerInvocations, Plan, ProbeOverlay, ProbeRules, read_events
 from ci_tasks.agent.run_directory import RunDir, read_record, write_record
 
-ROOT = Path(adapter.__file__).parents[3]
+ROOT = Path(docker_adapter.__file__).parents[3]
 HOSTILE = 'it\'s a "dir" with $(all)'
 
 ADAPTER = """\
 #!/bin/sh
-exec {python} -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from ci_tasks.agent.containers.adapter import main
+exec {python} -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from ci_tasks.agent.docker_adapter import main
 sys.exit(main(sys.argv[2:], sys.argv[1]))' {root} {run_dir} "$@"
 """
 REAL = """\
@@ -340,4 +340,4 @@ JOBS = [
 
 @pytest.mark.parametrize(("environ", "by_daemon", "expected"), JOBS)
 def test_what_a_container_learns_of_its_job(environ: dict[str, str], by_daemon: bool, expected: dict[str, str]) -> None:
-    assert adapter.slurm_variables(environ, by_daemon) == expected
+    assert docker_adapter.slurm_variables(environ, by_daemon) == expected

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_tasks.agent.containers.docker_argv import BOOLEANS, HIDDEN, SHORT, DockerArgvError, is_run, parse_run, render
+from ci_tasks.agent.docker_argv import BOOLEANS, HIDDEN, SHORT, DockerArgvError, is_run, parse_run, render
 
 
 def _read(*argv: str) -> list[tuple[str, str | None]]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.codec import decode
-from ci_tasks.agent.containers.docker_argv import ContainerRules, DockerArgvError, parse_run, render
-from ci_tasks.agent.containers.rewrite import (
+from ci_tasks.agent.docker_argv import ContainerRules, DockerArgvError, parse_run, render
+from ci_tasks.agent.docker_rewrite import (
     client_environment,
     command,
     container_deviations,

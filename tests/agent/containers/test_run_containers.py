@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import processes
-from ci_tasks.agent.containers import run_containers
-from ci_tasks.agent.containers.docker_argv import ENGINES
+from ci_tasks.agent import containers, processes
+from ci_tasks.agent.docker_argv import ENGINES
 from ci_tasks.agent.records import QueryAnswer
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def _rules(run: Run) -> None:
 
 
 def _remove(run: Run, thorough: bool = False) -> list[str]:
-    return run_containers.RunContainers(str(run.path), thorough).remove()
+    return containers.RunContainers(str(run.path), thorough).remove()
 
 
 def _own(run: Run) -> dict[str, str]:
@@ -65,8 +64,8 @@ def test_containers_are_numbered_in_the_order_of_their_creation_and_none_is_aske
     _rules(run)
     assert (_remove(run), fake.calls()) == ([], [])
     _started(run, _entry("z"))
-    containers = run_containers.RunContainers(str(run.path)).find()
-    assert [(container.name, container.number) for container in containers] == [("z", 1), ("a-2", 2), ("a", 3)]
+    found = containers.RunContainers(str(run.path)).find()
+    assert [(container.name, container.number) for container in found] == [("z", 1), ("a-2", 2), ("a", 3)]
 
 
 def test_the_daemon_is_the_one_that_the_job_used(run: Run, fake: Fake) -> None:
@@ -80,7 +79,7 @@ def test_the_daemon_is_the_one_that_the_job_used(run: Run, fake: Fake) -> None:
 def test_what_could_not_be_removed_is_said_with_its_reason(
     run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_containers, "REMOVE_SECONDS", 0.0)
+    monkeypatch.setattr(containers, "REMOVE_SECONDS", 0.0)
     fake.has("a", **_own(run))
     fake.be("sticky")
     _rules(run)
@@ -106,14 +105,14 @@ def test_a_daemon_that_hangs_is_waited_for_once_and_then_for_a_short_time(
         asked.append(seconds)
         return QueryAnswer(None, err="no answer from docker within 30 s")
 
-    monkeypatch.setattr(run_containers, "run_program", hang)
+    monkeypatch.setattr(containers, "run_program", hang)
     _rules(run)
     _started(run, _entry("a"))
-    containers = run_containers.RunContainers(str(run.path))
-    (problem,) = containers.remove()
+    found = containers.RunContainers(str(run.path))
+    (problem,) = found.remove()
     assert problem.startswith("containers may be left: ")
-    containers.stop()
-    assert asked == [run_containers.TIMEOUT, run_containers.SHORT_TIMEOUT]
+    found.stop()
+    assert asked == [containers.TIMEOUT, containers.SHORT_TIMEOUT]
 
 
 def test_what_a_client_that_hangs_has_started_is_killed_with_it(
@@ -122,7 +121,7 @@ def test_what_a_client_that_hangs_has_started_is_killed_with_it(
     """As the ssh of DOCKER_HOST=ssh://…, which has the client's standard output."""
     program = fake.home / "bin" / "docker"
     program.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {shlex.quote(str(run.path))}/child\nwait\n")
-    client = run_containers.DockerClient("docker", dict(os.environ))
+    client = containers.DockerClient("docker", dict(os.environ))
     assert client.run("ps", timeout=1.0).timed_out
     until(lambda: processes.start_time(run.pid("child")) is None)
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ci_tasks.agent import gpu_locks, nvidia_smi
 from ci_tasks.agent.codec import RecordError, decode
-from ci_tasks.agent.gpus import locks, nvidia_smi
-from ci_tasks.agent.gpus.locks import ResourcesUnavailable, RunResources
-from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess, GpuSnapshot
+from ci_tasks.agent.gpu_locks import ResourcesUnavailable, RunResources
+from ci_tasks.agent.nvidia_smi import Gpu, GpuProcess, GpuSnapshot
 from ci_tasks.agent.records import AGENT, JOB, GpuRequest, Plan
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def monitor(monkeypatch: pytest.MonkeyPatch) -> Monitor:
 def new(
     gpu_host: GpuHost, monitor: Monitor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., RunResources]]:
-    monkeypatch.setattr(locks, "REFRESH_SECONDS", 0)
+    monkeypatch.setattr(gpu_locks, "REFRESH_SECONDS", 0)
     made: list[RunResources] = []
 
     def make(count: int, by: str = AGENT, **more: Any) -> RunResources:
@@ -95,7 +95,7 @@ def test_all_or_none_and_who_holds_what_is_named(
     assert (mine.phase, mine.gpu_ids, gpu_host.free()) == ("waiting", None, [2, 4, 5, 6, 7])
     others = ["GPU 5: 61 GiB in use by pid 4242 (python train.py) without a lock", "GPUs 6-7 do not exist here"]
     assert mine.waiting == ["GPUs 0-1, 3 held by run batch.07", *others]
-    monkeypatch.setattr(locks, "LOCKS", "/no/such/file")
+    monkeypatch.setattr(gpu_locks, "LOCKS", "/no/such/file")
     monitor.see(6, process, problem=problem)
     mine.poll()
     assert mine.waiting == ["GPUs 0-1, 3 held by an unknown process", *others, problem]
@@ -107,7 +107,7 @@ def test_all_or_none_and_who_holds_what_is_named(
 @pytest.fixture
 def watching(gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch, until: Until) -> Iterator[RunResources]:
     """With an nvidia-smi that shows one GPU, which nobody may have."""
-    monkeypatch.setattr(locks, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(gpu_locks, "REFRESH_SECONDS", 0.01)
     gpu_host.smi(4)
     gpu_host.hold(0)
     resources = RunResources(Plan(gpu_locks=GpuRequest(1, AGENT, gpu_host.pattern), image="i"), 0)
@@ -292,9 +292,9 @@ def test_named_locks_are_taken_in_order_and_none_past_one_that_is_held(gpu_host:
     assert simulated.are_ready, "runs with simulated GPUs have their own"
     mine.close()
     simulated.close()
-    assert not locks.is_held(str(gpu_host.path / "ci-tasks-a.lock"))
+    assert not gpu_locks.is_held(str(gpu_host.path / "ci-tasks-a.lock"))
     (gpu_host.path / "link").symlink_to("ci-tasks-b.lock")
-    assert not locks.is_held(str(gpu_host.path / "link")), "what cannot be opened is no reason to end a run that waits"
+    assert not gpu_locks.is_held(str(gpu_host.path / "link")), "what cannot be opened ends no run that waits"
 
 
 def test_what_is_null_or_absent_in_the_plan_is_as_in_ci() -> None:
@@ -320,12 +320,12 @@ def _attempt(path: str) -> str:
 
 @pytest.mark.parametrize("released", [True, False])
 def test_an_inherited_lock_outlives_its_taker_until_it_is_released(gpu_host: GpuHost, released: bool) -> None:
-    descriptor = locks.try_lock(gpu_host.lock(0))
+    descriptor = gpu_locks.try_lock(gpu_host.lock(0))
     assert descriptor is not None
-    assert locks.try_lock(gpu_host.lock(0)) is None
+    assert gpu_locks.try_lock(gpu_host.lock(0)) is None
     child = subprocess.Popen(["sleep", "300"], pass_fds=[descriptor])
     try:
-        locks.release(descriptor) if released else os.close(descriptor)  # as for an agent that is killed
+        gpu_locks.release(descriptor) if released else os.close(descriptor)  # as for an agent that is killed
         assert _attempt(gpu_host.lock(0)).partition(":")[0] == ("" if released else "BlockingIOError")
     finally:
         child.kill()
@@ -335,7 +335,7 @@ def test_an_inherited_lock_outlives_its_taker_until_it_is_released(gpu_host: Gpu
 def test_a_new_lock_file_is_every_users_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        locks.create_missing([str(tmp_path / "new" / "lock")])
+        gpu_locks.create_missing([str(tmp_path / "new" / "lock")])
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "new" / "lock").stat().st_mode) == 0o666
@@ -349,14 +349,14 @@ def test_what_is_no_file_is_refused_and_one_that_may_not_be_read_names_the_next_
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name in ("fifo", "dir", "link"):
         with pytest.raises(ResourcesUnavailable, match=name):
-            locks.try_lock(str(tmp_path / name))
+            gpu_locks.try_lock(str(tmp_path / name))
     assert not (tmp_path / "elsewhere").exists()
     (tmp_path / "gpu 0").touch()
     monkeypatch.setattr(os, "open", lambda path, *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
     path = str(tmp_path / "gpu 0")
     said = f"lock file {path}: Permission denied; run once as root: chmod 666 {shlex.quote(path)}"
     with pytest.raises(ResourcesUnavailable, match=f"^{re.escape(said)}$"):
-        locks.try_lock(path)
+        gpu_locks.try_lock(path)
 
 
 PROTECTED = {
@@ -370,23 +370,23 @@ PROTECTED = {
 @pytest.mark.parametrize(("mode", "owner", "user", "harm"), PROTECTED.values(), ids=PROTECTED)
 def test_a_person_makes_no_file_that_would_lock_root_out(mode: int, owner: int, user: int, harm: bool) -> None:
     directory = os.stat_result((mode, 1, 1, 1, owner, 0, 0, 0, 0, 0))
-    assert locks.blocks_other_users(directory, user) is harm
+    assert gpu_locks.blocks_other_users(directory, user) is harm
 
 
 def test_missing_files_that_only_root_may_make_are_named_with_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "blocks_other_users", lambda *_: True)
+    monkeypatch.setattr(gpu_locks, "blocks_other_users", lambda *_: True)
     paths = [str(tmp_path / name) for name in ("a b", "c")]
     quoted = shlex.join(paths)
     with pytest.raises(
         ResourcesUnavailable, match=re.escape(f"run once as root: touch {quoted} && chmod 666 {quoted}")
     ):
-        locks.create_missing(paths)
+        gpu_locks.create_missing(paths)
     assert not list(tmp_path.iterdir())
     Path(paths[0]).touch()
-    assert locks.try_lock(paths[0]) is not None  # one that exists harms no user
-    assert locks.try_lock(paths[1], own=True) is not None  # one that is never opened with O_CREAT neither
+    assert gpu_locks.try_lock(paths[0]) is not None  # one that exists harms no user
+    assert gpu_locks.try_lock(paths[1], own=True) is not None  # one that is never opened with O_CREAT neither
 
 
 # -- who holds what --------------------------------------------------------------------------------------------------
@@ -404,18 +404,18 @@ PROC_LOCKS = """\
 
 
 def test_exclusive_flocks_are_read_from_proc_locks() -> None:
-    assert locks.parse_locks(PROC_LOCKS) == {(0, 0x1B, 8): 21234, (0, 0x1B, 9): 0}
+    assert gpu_locks.parse_locks(PROC_LOCKS) == {(0, 0x1B, 8): 21234, (0, 0x1B, 9): 0}
 
 
 def test_holders_are_found_by_file(gpu_host: GpuHost, monkeypatch: pytest.MonkeyPatch) -> None:
     holder = gpu_host.hold(0, 2)
     gpu_host.hold(1, shared=True)
-    assert locks.try_lock(gpu_host.lock(3)) is not None, "our own are left out"
+    assert gpu_locks.try_lock(gpu_host.lock(3)) is not None, "our own are left out"
     paths = {gpu: gpu_host.lock(gpu) for gpu in range(5)}
-    assert locks.holders(paths) == {0: holder.pid, 2: holder.pid}
-    monkeypatch.setattr(locks, "LOCKS", "/no/such/file")
-    assert locks.holders(paths) == {}
-    assert [locks.is_held(paths[gpu]) for gpu in (0, 1, 2, 4)] == [True, False, True, False]
+    assert gpu_locks.holders(paths) == {0: holder.pid, 2: holder.pid}
+    monkeypatch.setattr(gpu_locks, "LOCKS", "/no/such/file")
+    assert gpu_locks.holders(paths) == {}
+    assert [gpu_locks.is_held(paths[gpu]) for gpu in (0, 1, 2, 4)] == [True, False, True, False]
 
 
 def _plan(path: Path, id: str) -> str:
@@ -427,9 +427,9 @@ def _plan(path: Path, id: str) -> str:
 def test_a_process_of_a_run_is_told_by_its_mark(gpu_host: GpuHost, tmp_path: Path) -> None:
     run = _plan(tmp_path / "20260102-030405-ckpt-ab12" / "03", "20260102-030405-ckpt.03")
     holder, gone = gpu_host.hold(0, CI_TASKS_RUN_DIR=run), gpu_host.hold(1, CI_TASKS_RUN_DIR="/no/such/batch/03")
-    assert locks.run_dir_of(holder.pid) == run
-    assert locks.describe_process(holder.pid) == "run 20260102-030405-ckpt-ab12.03"
-    assert locks.describe_process(gone.pid) == "run batch.03"
+    assert gpu_locks.run_dir_of(holder.pid) == run
+    assert gpu_locks.describe_process(holder.pid) == "run 20260102-030405-ckpt-ab12.03"
+    assert gpu_locks.describe_process(gone.pid) == "run batch.03"
 
 
 def test_an_agent_is_recognized_by_its_working_directory(gpu_host: GpuHost, tmp_path: Path) -> None:
@@ -437,22 +437,22 @@ def test_an_agent_is_recognized_by_its_working_directory(gpu_host: GpuHost, tmp_
     agent, other = (gpu_host.start(["sh", "-c", f"cd {shlex.quote(run)} && echo && exec sleep 300"]) for _ in range(2))
     (tmp_path / "batch" / "01" / "status.json").write_text(json.dumps({"pid": agent.pid}))
     assert agent.stdout and other.stdout and agent.stdout.readline() == other.stdout.readline()
-    assert (locks.run_dir_of(agent.pid), locks.run_dir_of(other.pid)) == (run, None)
+    assert (gpu_locks.run_dir_of(agent.pid), gpu_locks.run_dir_of(other.pid)) == (run, None)
 
 
 def test_any_other_process_is_its_command_line_in_one_line_with_secrets_hidden(gpu_host: GpuHost) -> None:
     process = gpu_host.start(["sh", "-c", "echo; read x", "A_TOKEN=verysecret", "two\nlines", "é"])
     assert process.stdout and process.stdout.readline()
     said = f"pid {process.pid} of {ME} (sh -c 'echo; read x' 'A_TOKEN=***' 'two?lines' 'é')"
-    assert locks.describe_process(process.pid) == said
-    long = locks.describe_process(gpu_host.hold(0).pid)
+    assert gpu_locks.describe_process(process.pid) == said
+    long = gpu_locks.describe_process(gpu_host.hold(0).pid)
     assert re.fullmatch(rf"pid \d+ of {ME} \(.{{59}}…\)", long)
     for pid in (0, -1, 2**22 + 1):
-        assert (locks.run_dir_of(pid), locks.describe_process(pid)) == (None, "an unknown process")
+        assert (gpu_locks.run_dir_of(pid), gpu_locks.describe_process(pid)) == (None, "an unknown process")
 
 
 NUMBERS = [([5], "GPU 5"), ([0, 1, 2, 3], "GPUs 0-3"), ([7, 0, 2, 5, 6], "GPUs 0, 2, 5-7"), ([1, 2], "GPUs 1-2")]
 
 
 def test_gpus_are_named_shortly() -> None:
-    assert [(gpus, locks.numbered("GPU", gpus)) for gpus, _ in NUMBERS] == NUMBERS
+    assert [(gpus, gpu_locks.numbered("GPU", gpus)) for gpus, _ in NUMBERS] == NUMBERS

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent.gpus import nvidia_smi
-from ci_tasks.agent.gpus.nvidia_smi import Gpu, GpuProcess, Xid
+from ci_tasks.agent import nvidia_smi
+from ci_tasks.agent.nvidia_smi import Gpu, GpuProcess, Xid
 from ci_tasks.agent.records import GpuSample
 
 if TYPE_CHECKING:

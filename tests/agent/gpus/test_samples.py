@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci_tasks.agent import processes
-from ci_tasks.agent.containers.docker_argv import ContainerRules
-from ci_tasks.agent.gpus import nvidia_smi
-from ci_tasks.agent.gpus.nvidia_smi import GpuSampler, merged, process_owner, read_gpu_samples, rows_of
+from ci_tasks.agent import nvidia_smi, processes
+from ci_tasks.agent.docker_argv import ContainerRules
+from ci_tasks.agent.nvidia_smi import GpuSampler, merged, process_owner, read_gpu_samples, rows_of
 from ci_tasks.agent.records import GpuProcessSample, GpuSample, Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.hang.collect import MAX_DUMP, UnsafePickle, newest_collective, recorded_collectives
-from ci_tasks.agent.hang.look import RecordedCollective
+from ci_tasks.agent.hang import MAX_DUMP, RecordedCollective, UnsafePickle, newest_collective, recorded_collectives
 
 
 def entry(number: int, state: str) -> dict[str, object]:

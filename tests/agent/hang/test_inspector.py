@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from ci_tasks.agent import inspector
 from ci_tasks.agent.codec import decode
-from ci_tasks.agent.hang import inspector
-from ci_tasks.agent.hang.inspector import ask_ras, has_handler, inspect, processes_here
-from ci_tasks.agent.hang.look import HangFacts
+from ci_tasks.agent.hang import HangFacts
+from ci_tasks.agent.inspector import ask_ras, has_handler, inspect, processes_here
 
 NUMBER = signal.SIGRTMIN + 7
 # A file that looks like the probe's, for which the process has a handler, or claims one.

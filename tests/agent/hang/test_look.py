@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent import processes
+from ci_tasks.agent import hang, processes
 from ci_tasks.agent.__main__ import main
 from ci_tasks.agent.codec import to_json
-from ci_tasks.agent.hang import collect
-from ci_tasks.agent.hang import look as looking
-from ci_tasks.agent.hang.look import HangFacts, HangWatcher, NoLook, wait_for_look
+from ci_tasks.agent.hang import HangFacts, HangWatcher, NoLook, wait_for_look
 from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, read_record, write_record
 from tests.agent.conftest import wait_until
@@ -37,11 +35,11 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def polled(hang: HangWatcher, silent: float, left: float) -> bool:
+def polled(watcher: HangWatcher, silent: float, left: float) -> bool:
     """Whether a look begins, and then its end."""
-    hang.poll(silent, left)
-    begins = hang.is_looking
-    wait_until(lambda: hang.poll(silent, left) or not hang.is_looking)  # type: ignore[func-returns-value]
+    watcher.poll(silent, left)
+    begins = watcher.is_looking
+    wait_until(lambda: watcher.poll(silent, left) or not watcher.is_looking)  # type: ignore[func-returns-value]
     return begins
 
 
@@ -50,10 +48,10 @@ def looked(run: RunDir) -> list[str]:
 
 
 def test_a_request_is_answered_once(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "_PAUSE", -1)
-    hang = HangWatcher(run, 600, 7200)
+    monkeypatch.setattr(hang, "_PAUSE", -1)
+    watcher = HangWatcher(run, 600, 7200)
     Path(run.hang_request).write_text("abc")
-    assert [polled(hang, 0, 3600) for _ in range(3)] == [True, False, False]
+    assert [polled(watcher, 0, 3600) for _ in range(3)] == [True, False, False]
     assert looked(run) == ["request abc"]
 
 
@@ -65,22 +63,22 @@ def test_what_is_no_request_is_not_answered(run: RunDir, text: str) -> None:
 
 def test_before_the_timeout_there_is_one_look_if_there_is_time_for_it(run: RunDir) -> None:
     assert not polled(HangWatcher(run, 600, 60), 0, 1)
-    hang = HangWatcher(run, 600, 7200)
-    assert [polled(hang, 0, left) for left in (3600, 1, 1)] == [False, True, False]
+    watcher = HangWatcher(run, 600, 7200)
+    assert [polled(watcher, 0, left) for left in (3600, 1, 1)] == [False, True, False]
     assert looked(run) == ["timeout "]
 
 
 def test_a_silence_is_looked_at_again_after_twice_the_time(run: RunDir) -> None:
-    hang = HangWatcher(run, 600, 72000)
+    watcher = HangWatcher(run, 600, 72000)
     silences = (599, 600, 1199, 1200, 1201, 2400, 5, 600)
-    assert [silent for silent in silences if polled(hang, silent, 3600)] == [600, 1200, 2400, 600]
+    assert [silent for silent in silences if polled(watcher, silent, 3600)] == [600, 1200, 2400, 600]
     assert looked(run) == ["stall "] * 4
 
 
 def test_a_look_that_hangs_is_ended(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(run.agent, "w") as archive:
         archive.writestr("__main__.py", "import time\ntime.sleep(600)\n")
-    monkeypatch.setattr(looking, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(hang, "MAX_SECONDS", 0.0)
     assert polled(HangWatcher(run, 600, 7200), 600, 3600)
     assert "inspecting the processes: failed: no end within 0 s" in Path(run.agent_log).read_text()
 
@@ -90,7 +88,7 @@ def test_a_look_that_fails_says_so_itself(run: RunDir, monkeypatch: pytest.Monke
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(processes, "own_session", True)
-    monkeypatch.setattr(collect, "collect", fail)
+    monkeypatch.setattr(hang, "collect", fail)
     assert main(["hang", run.path, "stall", ""]) == 0
     assert "RuntimeError: a bug" in Path(run.agent_log).read_text()
     assert not processes.own_session, "what it starts is the agent's, not the job's"
@@ -120,7 +118,7 @@ def test_a_link_in_the_place_of_the_directory_leads_nowhere(run: RunDir, tmp_pat
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     Path(run.path, "hang").symlink_to(elsewhere)
-    collect.collect(run.path, "request", "abc")
+    hang.collect(run.path, "request", "abc")
     assert list(elsewhere.iterdir()) == []
     facts = read_record(HangFacts, run.hang)
     assert facts is not None
@@ -129,13 +127,13 @@ def test_a_link_in_the_place_of_the_directory_leads_nowhere(run: RunDir, tmp_pat
 
 
 def test_a_look_shows_the_process_that_was_asked_for_or_says_why_not() -> None:
-    assert [seen.pid for seen in collect.look([sys.executable], [os.getpid()]).processes] == [os.getpid()]
-    failed = collect.look(["sh", "-c", "cat; echo no interpreter >&2; exit 1"], None)
+    assert [seen.pid for seen in hang.look([sys.executable], [os.getpid()]).processes] == [os.getpid()]
+    failed = hang.look(["sh", "-c", "cat; echo no interpreter >&2; exit 1"], None)
     assert (failed.processes, failed.could_not) == ((), ("no interpreter",))
 
 
 def test_more_processes_than_fit_into_a_command_line_do_not_end_the_look() -> None:
     pids = [os.getpid(), *range(1 << 22, (1 << 22) + 60_000)]
-    seen = collect.look([sys.executable], pids)
+    seen = hang.look([sys.executable], pids)
     assert [process.pid for process in seen.processes] == [os.getpid()]
     assert "58001 of 60001 processes are not inspected" in seen.could_not

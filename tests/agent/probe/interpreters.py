@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence, read_evidence, write_files
-from ci_tasks.agent.probe.payload import MODULE
+from ci_tasks.agent.evidence import ProcessEvidence, RunEvidence, read_evidence, write_files
+from ci_tasks.agent.probe import MODULE
 from ci_tasks.agent.records import ProbeRules
 from ci_tasks.agent.run_directory import RunDir
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.probe import evidence
-from ci_tasks.agent.probe.evidence import collect_evidence, parse_lines, read_evidence
+from ci_tasks.agent import evidence
+from ci_tasks.agent.evidence import collect_evidence, parse_lines, read_evidence
 from ci_tasks.agent.run_directory import RunDir
 
 START = {"event": "start", "started_at": 1.5, "pid": 7, "start": 3, "argv": ["python", "x.py"], "env": {"RANK": "3"}}

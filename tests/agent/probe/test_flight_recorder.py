@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.probe.payload import set_flight_recorder
+from ci_tasks.agent.probe import set_flight_recorder
 from tests.agent.probe.interpreters import Interpreter, make_interpreter
 
 SIZE, OLD_SIZE = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"

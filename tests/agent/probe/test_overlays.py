@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.probe.evidence import ProcessEvidence, payload, pth, read_evidence
+from ci_tasks.agent.evidence import ProcessEvidence, payload, pth, read_evidence
 from ci_tasks.agent.records import ProbeOverlay, ProbeRules
 
 EDITABLE = """

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.codec import RecordError
-from ci_tasks.agent.probe.evidence import HookEvent, ProcessEvidence, write_files
-from ci_tasks.agent.probe.payload import vanishes
+from ci_tasks.agent.evidence import HookEvent, ProcessEvidence, write_files
+from ci_tasks.agent.probe import vanishes
 from ci_tasks.agent.records import ProbeRules
 from ci_tasks.planning.checkout_files import probe_rules
 from ci_tasks.results.probe_evidence import hook_records, probe_summary

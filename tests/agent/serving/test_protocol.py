@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ci_tasks.agent import protocol
 from ci_tasks.agent.codec import from_json
+from ci_tasks.agent.protocol import Answer, FrameError, FrameReader, Receiver, Request, RunSummary, RunUpdate
 from ci_tasks.agent.records import CheckoutPart, Plan
-from ci_tasks.agent.serving import protocol
-from ci_tasks.agent.serving.protocol import Answer, FrameError, FrameReader, Receiver, Request, RunSummary, RunUpdate
-from ci_tasks.agent.serving.requests import Session
+from ci_tasks.agent.serve import Session
 
 KINDS = [protocol.REQUEST, protocol.DATA, protocol.FILE]
 

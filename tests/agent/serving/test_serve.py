@@ -16,15 +16,14 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent import archive, processes
+from ci_tasks.agent import archive, processes, protocol, serve
 from ci_tasks.agent.codec import from_json
 from ci_tasks.agent.processes import agent_lock
+from ci_tasks.agent.protocol import Answer, Request, RunUpdate
 from ci_tasks.agent.records import Plan, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
-from ci_tasks.agent.serving import protocol, requests
-from ci_tasks.agent.serving.protocol import Answer, Request, RunUpdate
-from ci_tasks.agent.serving.serve import Join, RunFollower
-from ci_tasks.agent.slurm.jobs import SlurmJobState, SlurmSession
+from ci_tasks.agent.serve import Join, RunFollower
+from ci_tasks.agent.slurm import SlurmJobState, SlurmSession
 from ci_tasks.hosts.connection import Channel, PendingRequest, RequestRefused
 from ci_tasks.hosts.transport import LinkDied, LocalTransport, start_command
 from tests import fixtures as support
@@ -177,7 +176,7 @@ def test_runs_are_listed_by_their_directories_whatever_jobs_have_made_of_them(tm
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text('{"id": "another.07"}')
     (tmp_path / "runs/batch/03").symlink_to(tmp_path / "runs/batch/01")
-    runs = requests.list_runs(str(tmp_path))
+    runs = serve.list_runs(str(tmp_path))
     assert [(run.id, run.is_row, run.state) for run in runs] == [
         ("batch.01", True, "planned"),
         ("batch.02", True, "planned"),
@@ -196,7 +195,7 @@ class Following:
     def __init__(self, run_dir: Path, join: Join | None = None) -> None:
         self._reader = protocol.FrameReader()
         self.updates, self.log, self.kinds = list[RunUpdate](), b"", list[bytes]()
-        self.session = requests.Session(str(run_dir), b"", "", 0)
+        self.session = serve.Session(str(run_dir), b"", "", 0)
         server: Any = self
         self._follower = RunFollower(server, 1, Request("follow", str(run_dir)), join)
 
@@ -295,5 +294,5 @@ def test_a_dead_agent_with_a_directory_for_a_status_has_ended(tmp_path: Path) ->
 
 
 def test_a_disk_that_is_full_anywhere_is_said_with_the_next_step() -> None:
-    said = requests.explained(OSError(errno.ENOSPC, "No space left on device"))
+    said = serve.explained(OSError(errno.ENOSPC, "No space left on device"))
     assert said.startswith("the host's disk is full: No space left on device; free some space there")

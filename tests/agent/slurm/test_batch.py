@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent import run_directory
-from ci_tasks.agent.containers.docker_argv import ContainerRules
-from ci_tasks.agent.gpus.locks import ResourcesUnavailable
+from ci_tasks.agent import run_directory, supervisor
+from ci_tasks.agent.docker_argv import ContainerRules
+from ci_tasks.agent.gpu_locks import ResourcesUnavailable
 from ci_tasks.agent.records import GpuRequest, Plan, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
-from ci_tasks.agent.slurm import batch as batch_job
 from tests.agent.conftest import wait_until
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu1", "CUDA_VISIBLE_DEVICES": "2,3", "SLURM_JOB_GPUS": "2,3"}
@@ -106,13 +105,13 @@ SHOW = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
     ],
 )
 def test_a_job_has_as_many_of_its_gpus_as_it_needs(given: str, visible: str) -> None:
-    assert batch_job.job_variables(FOUR, {"CUDA_VISIBLE_DEVICES": given}) == {"CUDA_VISIBLE_DEVICES": visible}
+    assert supervisor.job_variables(FOUR, {"CUDA_VISIBLE_DEVICES": given}) == {"CUDA_VISIBLE_DEVICES": visible}
 
 
 @pytest.mark.parametrize("visible", [None, "", "NoDevFiles", "0,1"])
 def test_a_job_with_too_few_gpus_cannot_start(visible: str | None) -> None:
     with pytest.raises(ResourcesUnavailable, match="the row needs 4"):
-        batch_job.job_variables(FOUR, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+        supervisor.job_variables(FOUR, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
 
 
 @pytest.mark.parametrize(
@@ -125,14 +124,14 @@ def test_a_job_with_too_few_gpus_cannot_start(visible: str | None) -> None:
 )  # fmt: skip
 def test_a_job_gets_the_variables_of_slurm_that_it_needs(runtime: str, names: set[str]) -> None:
     plan = Plan(container=ContainerRules(runtime))
-    assert set(batch_job.job_variables(plan, SLURMS)) == names
+    assert set(supervisor.job_variables(plan, SLURMS)) == names
 
 
 def test_the_replaced_lock_script_takes_slurms_gpus_and_becomes_the_command(tmp_path: Path) -> None:
     script = tmp_path / "tests/ci/gpu_lock_exec.py"
     script.parent.mkdir(parents=True)
     script.write_text("raise SystemExit('the checkout’s own')")
-    batch_job.replace_lock_script(str(script), ["6", "7"])
+    supervisor.replace_lock_script(str(script), ["6", "7"])
     output = _run(
         script, "--count", "1", "--total-gpus", "8", "--", sys.executable, "-c", f"{SHOW}; raise SystemExit(9)"
     )

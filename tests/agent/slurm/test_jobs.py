@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent import slurm
 from ci_tasks.agent.records import QueryAnswer, Secrets, SlurmAllocation, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
-from ci_tasks.agent.slurm import jobs
-from ci_tasks.agent.slurm.jobs import (
+from ci_tasks.agent.slurm import (
     NEVER_SUBMITTED,
     UNKNOWN,
     SlurmJobState,
@@ -45,7 +45,7 @@ class Sbatch:
         if argv[0] == "squeue":
             return QueryAnswer(0, self.knows)
         self.before()
-        assert argv[-2] == f"{argv[-1]}/{jobs.SCRIPT}"
+        assert argv[-2] == f"{argv[-1]}/{slurm.SCRIPT}"
         self.tried.append(Path(argv[-1]).name)
         if self.says:
             return QueryAnswer(1, err=self.says.pop(0))
@@ -73,7 +73,7 @@ def submitted(slurm: Sbatch, runs: Sequence[str]) -> None:
 
 
 def ids(runs: Sequence[str]) -> list[str]:
-    return [job.id for job in map(jobs.read, runs) if job is not None]
+    return [job.id for job in map(slurm.read, runs) if job is not None]
 
 
 @pytest.mark.parametrize("says", [[], [TIMEOUT], [LIMIT], [TIMEOUT, LIMIT, LIMIT]])
@@ -121,10 +121,10 @@ def test_a_run_that_is_cancelled_while_it_waits_is_not_submitted(row: Callable[.
 
 def _cancel(run: str) -> None:
     """As a person does while it is being offered."""
-    job = jobs.read(run)
+    job = slurm.read(run)
     assert job is not None
     if read_status(RunDir(run)).state != "ended":
-        jobs.record_end(run, ("cancelled", NEVER_SUBMITTED, None))
+        slurm.record_end(run, ("cancelled", NEVER_SUBMITTED, None))
 
 
 def test_secrets_are_their_owners_and_go_with_the_run(row: Callable[..., str]) -> None:
@@ -343,9 +343,10 @@ def test_a_job_on_a_node_ends_in_order(
 ) -> None:
     write_record(RunDir(run).status, replace(RUNNING, concluded=concluded))
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(jobs, "query", lambda _: ({"7": SlurmJobState(state)}, ""))
-    monkeypatch.setattr(jobs, "_scancel", lambda *words: asked.append(words))
-    jobs.cancel(run, SlurmJob(id="7"), kill)
+    monkeypatch.setattr(slurm, "query", lambda _: ({"7": SlurmJobState(state)}, ""))
+    monkeypatch.setattr(slurm, "_scancel", lambda *words: asked.append(words))
+    write_record(RunDir(run).slurm_job, SlurmJob(id="7"))
+    slurm.cancel(run, kill)
     assert asked == [words]
 
 
@@ -371,7 +372,7 @@ def test_a_job_that_could_not_start_is_blocked_with_the_last_line_of_its_output(
     write_record(RunDir(str(run)).slurm_job, SlurmJob(name="batch", id="7"))
     if output is not None:
         (run / "slurm.out").write_bytes(output)
-    status = jobs.record_end(str(run), SlurmJobState("FAILED", node="n1"))
+    status = slurm.record_end(str(run), SlurmJobState("FAILED", node="n1"))
     assert (status.state, status.end, status.exit_code, status.concluded) == ("ended", "exit", 125, True)
     assert status.error == f"the job could not start on n1 (FAILED){last}"
     assert Path(RunDir(str(run)).log).read_text() == f"ci-tasks: blocked: {status.error}\n"
@@ -385,7 +386,7 @@ def test_what_an_agent_that_died_left_is_masked_as_long_as_the_values_are_there(
     Path(run.path, "slurm.out").write_text("no such token: correct-horse\n")
     Path(run.junit).write_text("<testcase name='correct-horse'/>")
     write_record(run.secrets, Secrets({"TOKEN": "correct-horse", "EMPTY": ""}))
-    status = jobs.record_end(run.path, SlurmJobState("FAILED", node="n1"))
+    status = slurm.record_end(run.path, SlurmJobState("FAILED", node="n1"))
     assert status.masked
     assert not [path for path in Path(run.path).rglob("*") if path.is_file() and b"correct" in path.read_bytes()]
     assert Path(run.junit).read_text() == "<testcase name='***'/>"
@@ -406,11 +407,11 @@ CODES = [("0", "0:0", 0), ("1024", "4:0", 4), ("35072", "137:0", 137), ("9", "0:
 @pytest.mark.parametrize(("squeue", "others", "code"), [*CODES, ("", "", None)])
 def test_an_exit_code_is_read_as_each_program_prints_it(squeue: str, others: str, code: int | None) -> None:
     """22.05's squeue prints what wait(2) gave."""
-    queued = jobs.parse_states(f"10|FAILED|gpu1|{squeue}|N/A|NonZeroExitCode|\n")["10"]
+    queued = slurm.parse_states(f"10|FAILED|gpu1|{squeue}|N/A|NonZeroExitCode|\n")["10"]
     assert queued.exit_code == code
-    assert jobs.parse_states(f"10|FAILED|gpu1|{others}\n")["10"].exit_code == code
-    assert jobs.parse_states("10|COMPLETING|gpu1|0|N/A|None|\n")["10"].exit_code is None, "it goes on"
-    waits = jobs.parse_states("10|PENDING||0|2026-11-21T18:30:00|Resources|\n")["10"].description
+    assert slurm.parse_states(f"10|FAILED|gpu1|{others}\n")["10"].exit_code == code
+    assert slurm.parse_states("10|COMPLETING|gpu1|0|N/A|None|\n")["10"].exit_code is None, "it goes on"
+    waits = slurm.parse_states("10|PENDING||0|2026-11-21T18:30:00|Resources|\n")["10"].description
     assert waits == "Slurm: PENDING (Resources), expected to start at 2026-11-21 18:30:00"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ci_tasks.agent.records import CheckoutPart
-from ci_tasks.agent.trees.workspace import TreeStore, release
+from ci_tasks.agent.workspace import TreeStore, release
 
 CHECKOUT = "/home/me/slime"
 

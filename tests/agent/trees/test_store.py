@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.files import file_lock
-from ci_tasks.agent.trees.git import DiskFull, Git, MissingBase, StoreError
-from ci_tasks.agent.trees.workspace import TreeStore
+from ci_tasks.agent.git import DiskFull, Git, MissingBase, StoreError
+from ci_tasks.agent.workspace import TreeStore
 from tests.agent.conftest import wait_until
 from tests.agent.trees.support import Host, git
 
@@ -242,7 +242,7 @@ def test_other_content_under_the_name_of_an_object_never_reaches_a_later_run(
 def test_a_killed_receiver_leaves_what_the_next_prune_removes(host: Host) -> None:
     pack = host.pack(host.commit(a=os.urandom(50000).hex()))
     code = (
-        "import sys\nfrom ci_tasks.agent.trees.workspace import TreeStore as Store\n"
+        "import sys\nfrom ci_tasks.agent.workspace import TreeStore as Store\n"
         "Store(sys.argv[1]).receive(sys.stdin.buffer)"
     )
     receiver = subprocess.Popen([sys.executable, "-c", code, host.store.path], stdin=subprocess.PIPE)

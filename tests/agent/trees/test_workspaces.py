@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from ci_tasks.agent import workspace
+from ci_tasks.agent.git import DiskFull, StoreError
 from ci_tasks.agent.records import CheckoutPart, Retry
-from ci_tasks.agent.trees import workspace
-from ci_tasks.agent.trees.git import DiskFull, StoreError
-from ci_tasks.agent.trees.workspace import NotKept
+from ci_tasks.agent.workspace import NotKept
 from tests.agent.trees.support import Host, git
 
 CRLF = "a file that a commit would convert back"

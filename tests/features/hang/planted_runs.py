@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from ci_tasks.agent.hang import collect
-from ci_tasks.agent.hang.look import HangFacts
-from ci_tasks.agent.probe.evidence import payload, read_evidence
+from ci_tasks.agent import hang
+from ci_tasks.agent.evidence import payload, read_evidence
+from ci_tasks.agent.hang import HangFacts
 from ci_tasks.agent.processes import children, send
 from tests.agent.conftest import wait_until
 
@@ -59,8 +59,8 @@ def planted(cases: dict[str, int], directory: Path, path: Path = STAND_IN) -> It
 def look(runs: dict[str, PlantedRun], directory: Path) -> dict[str, HangFacts]:
     """What the inspector sees of each case: one inspection of all."""
     pids = {case: run.pids for case, run in runs.items()}
-    found = collect.look([sys.executable], [pid for own in pids.values() for pid in own])
-    seen = list(collect.completed({"": found}, read_evidence(str(directory / "evidence")).processes))
+    found = hang.look([sys.executable], [pid for own in pids.values() for pid in own])
+    seen = list(hang.completed({"": found}, read_evidence(str(directory / "evidence")).processes))
     return {case: replace(found, processes=tuple(one for one in seen if one.pid in pids[case])) for case in runs}
 
 

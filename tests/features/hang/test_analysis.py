@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.hang.look import HangFacts, ProcessFacts, RecordedCollective
+from ci_tasks.agent.hang import HangFacts, ProcessFacts, RecordedCollective
 from ci_tasks.features.hang.analysis import CONTRADICTED, NOT_DETERMINED, SHOWN, analyse_hang, read_ras
 from ci_tasks.features.hang.command import hang_lines
 

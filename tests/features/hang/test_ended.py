@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.agent.hang.look import HangFacts, ProcessFacts
+from ci_tasks.agent.hang import HangFacts, ProcessFacts
 from ci_tasks.agent.records import Status
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.features.hang.command import hang_lines, of_ended

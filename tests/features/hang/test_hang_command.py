@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.hang.look import wait_for_look
+from ci_tasks.agent.hang import wait_for_look
 from ci_tasks.agent.records import ProbeRules
 from ci_tasks.features.hang.analysis import analyse_hang
 from ci_tasks.records import Hang

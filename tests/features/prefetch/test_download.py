@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from huggingface_hub import snapshot_download
 
-from ci_tasks.agent.containers.docker_argv import parse_run
+from ci_tasks.agent.docker_argv import parse_run
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.features.prefetch.hub import HubRepository, Listing, command, files_query, host_state, outcomes, script
 from tests.features.prefetch.hub_server import Hub, Repo

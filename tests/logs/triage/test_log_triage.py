@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
+from ci_tasks.agent.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.logs.causes import NOTHING, UNKNOWN, JobEnd, JobKnowledge
 from ci_tasks.logs.triage.log_triage import analyse, read_candidates, triage
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ci_tasks.agent.probe.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
+from ci_tasks.agent.evidence import LinkedException, NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.logs.causes import JobKnowledge
 from ci_tasks.logs.triage import log_triage
 from ci_tasks.logs.triage.log_triage import triage

@@ -30,7 +30,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
+from ci_tasks.agent.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.errors import counted, some
 from ci_tasks.features.verl.judge.attribution import CHANGE, CONSTRUCTION, ENVIRONMENT, UNCLEAR, attribute
 from ci_tasks.features.verl.judge.records import CONTRADICTED, NOT_SEEN, SHOWN, Criterion

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ci_tasks.agent.probe.evidence import ProcessEvidence, RunEvidence
+from ci_tasks.agent.evidence import ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
 from ci_tasks.features.verl.judge.attribution import Attribution, attribute

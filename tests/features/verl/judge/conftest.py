@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ci_tasks.agent.probe.evidence import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
+from ci_tasks.agent.evidence import HookEvent, ImportedModule, ProcessEvidence, RunEvidence
 from ci_tasks.features.verl.judge.records import Summary
 from ci_tasks.features.verl.judge.training_log import read_run
 from ci_tasks.features.verl.judge.training_run import HOOK, LevelContext, LevelRun, asked_settings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent.probe.evidence import (
+from ci_tasks.agent.evidence import (
     CodeFrame,
     HookEvent,
     ImportedModule,

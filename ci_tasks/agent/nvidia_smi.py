@@ -21,12 +21,12 @@ from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from .. import codec, processes
-from ..files import content_of
-from ..processes import ask, run_program
-from ..quick_dataclass import dataclass
-from ..records import GpuProcessSample, GpuSample, Plan, ProcessOwner, QueryAnswer
-from ..run_directory import RunDir
+from . import codec, processes
+from .files import content_of
+from .processes import ask, run_program
+from .quick_dataclass import dataclass
+from .records import GpuProcessSample, GpuSample, Plan, ProcessOwner, QueryAnswer
+from .run_directory import RunDir
 
 TIMEOUT = 20.0  # seconds; a cold driver needs several
 _CSV = "--format=csv,noheader,nounits"

@@ -1,4 +1,6 @@
-"""What leaves the host of a run: collected before its containers are removed, and masked at the very end.
+"""The end of a run: its artifacts are collected, then what it left on the host is removed or kept, and what leaves the
+host is masked. Nothing here changes how the run ended, and nothing may keep the run from ending: what hangs is left
+behind, and named.
 
 Collected are Ray's logs and the paths that the plan names. SGLang has no log file of its own: inside Ray's workers,
 what it prints is in Ray's logs. From a container comes the tar stream of `docker cp`, of which only plain files are
@@ -20,18 +22,114 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, List, Optional, Tuple, Union, cast
 
-from . import codec
-from .containers.run_containers import RunContainer
-from .directories import below, remove_own
+from . import codec, processes
+from .codec import masked_record
+from .containers import RunContainer, RunContainers, below, make_readable, remove_own, remove_tree, take_ownership
+from .evidence import collect_evidence
 from .files import open_file, pieces, unused_path
+from .git import StoreError
 from .mask import Masker, mask_text
+from .nvidia_smi import Gpu
 from .processes import end_program
-from .records import LeftOut, LeftOutFile, Plan
-from .run_directory import SMALL_FILES, RunDir, read_record, write_record
+from .records import Environment, GpuModel, Kept, LeftOut, LeftOutFile, Plan
+from .run_directory import SMALL_FILES, RunDir, log_traceback, read_record, secret_values, write_record
+from .workspace import release, slot_of
+
+
+class RunCleanup:
+    """What is still to be done for a run when its processes have ended: what was `kept` on purpose, a line for each
+    thing that is `left`, and whether secrets are `masked` in all that leaves the host."""
+
+    def __init__(self, paths: RunDir, plan: Plan) -> None:
+        self.paths, self.plan, self.began = paths, plan, time.time()
+        self.containers = RunContainers(paths.path)
+        self.kept: Optional[Kept] = None
+        self.left: List[str] = []
+        self.masked = False
+        self._directory = os.path.realpath(paths.path)
+
+    def finish(self, succeeded: bool, gpus: Sequence[Gpu] = ()) -> None:
+        """Collect artifacts, then remove or keep the rest. `gpus` are those of the host."""
+        try:
+            containers = self.containers.find()
+            root = root_container(containers, self.plan)
+            if not self._leads_elsewhere():
+                self._collect(containers, gpus, root)
+            if self.plan.keep and not succeeded:
+                self.kept = Kept(tuple(container.name for container in containers), self.plan.workspace)
+            else:
+                self._remove(root)
+        except Exception as error:  # whatever it is, the run has ended
+            log_traceback(self.paths.path, "cleanup", error)
+            self.left.append("not everything was removed: %r" % error)
+
+    def _collect(self, containers: List[RunContainer], gpus: Sequence[Gpu], root: RootContainer) -> None:
+        """Collect and mask what leaves the host."""
+        if self.containers.problems:
+            self.left.append("the artifacts in containers are not collected")
+        secrets, problem = secret_values(self.plan), "the evidence of its processes is not complete"
+        if self.plan.container is not None:  # else it is no row's
+            write_environment(self.paths, containers, gpus, secrets)
+        self.left += collect(self.paths, self.plan, containers, self.began)
+        make_readable(self.paths.artifacts, *root)
+        try:
+            if self.plan.probe is not None:
+                collect_evidence(self.paths)
+            problem = "secrets are not masked yet"
+            mask_run(self.paths, secrets, remove=lambda old: self.left.extend(remove_tree(old, *root)))
+            self.masked = True
+        except (OSError, ValueError) as error:
+            self.left.append("%s: %s" % (problem, error))
+
+    def _remove(self, root: RootContainer) -> None:
+        problems, workspace, is_own = self.containers.remove(), self.paths.workspace, not self.plan.keeps_workspace
+        self.left += problems
+        if self._leads_elsewhere():
+            self.left.append("%s is a different directory now: nothing in it is removed" % self.paths.path)
+            return
+        # Another run may have the workspace, unless something of the job's still exists that may write into it.
+        if is_own and not problems and os.path.isdir(slot_of(workspace)) and not processes.of_job(os.getpid()):
+            take_ownership(workspace, *root)
+            with suppress(OSError, StoreError):  # then it is removed
+                release(workspace, self.plan.checkout.path)
+        # A run's own workspace is in its directory, whatever a plan names: a job can write what it likes into that.
+        for path in (os.path.join(self.paths.path, "tmp"), self.paths.evidence, *([workspace] if is_own else [])):
+            self.left += remove_tree(path, *root)
+
+    def _leads_elsewhere(self) -> bool:
+        """Whether a job put something else in the place of its run directory."""
+        return os.path.realpath(self.paths.path) != self._directory
+
+
+def write_environment(
+    paths: RunDir, containers: Sequence[RunContainer], gpus: Sequence[Gpu], secrets: Sequence[str]
+) -> None:
+    """environment.json: driver, GPUs, and the containers with the digests of their images."""
+    memory = {gpu.index: "[N/A]" if gpu.total is None else "%d MiB" % gpu.total for gpu in gpus}
+    models = tuple(GpuModel(gpu.index, gpu.uuid, gpu.name, memory[gpu.index]) for gpu in gpus)
+    driver, states = gpus[0].driver if gpus else None, tuple(container.state() for container in containers)
+    environment = Environment(os.uname().release, driver, models, states)
+    with suppress(OSError):  # a full disk
+        write_record(paths.environment, masked_record(environment, secrets))
+
+
+RootContainer = Tuple[Optional[str], str, Mapping[str, str]]
+
+
+def root_container(containers: List[RunContainer], plan: Plan) -> RootContainer:
+    """What a container that is root in the run's files needs: an image that the host has, or else the plan's, the
+    runtime, and the environment of its client."""
+    pinned = plan.container.image if plan.container is not None else {}
+    planned = pinned.get(plan.image, plan.image) if plan.image is not None else None
+    image = next((container.image_id for container in containers if container.image_id), planned)
+    return image, plan.container_runtime or "none", {**os.environ, **plan.host_env}
+
+
+# -- artifacts ---------------------------------------------------------------------------------------------------------
 
 RAY = "/tmp/ray"
 RAY_LOGS = RAY + "/session_latest/logs"  # session_latest is a link to the newest session

@@ -13,9 +13,9 @@ import os
 import posixpath
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..mask import MASKED, is_secret_name, mask_text
-from ..records import Deviation
 from .docker_argv import ENGINES, ContainerRules, DockerArgvError, DockerOption, DockerRun, map_path, names, option
+from .mask import MASKED, is_secret_name, mask_text
+from .records import Deviation
 
 CATATONIT = "/usr/libexec/podman/catatonit"  # podman's init, which does not come with podman
 _REMOVED = "removed by ci-tasks once its logs are copied"
@@ -127,7 +127,7 @@ def _variable(item: DockerOption) -> tuple[str, str]:
     return name, value
 
 
-# -- podman ----------------------------------------------------------------------------------------------------------
+# -- podman ------------------------------------------------------------------------------------------------------------
 
 
 def _for_podman(
@@ -155,7 +155,7 @@ def _for_podman(
     return [*here, _NO_PROXY, *([] if run.has("pids-limit") else [_NO_LIMIT])]
 
 
-# -- names of images -------------------------------------------------------------------------------------------------
+# -- names of images ---------------------------------------------------------------------------------------------------
 
 
 def image_parts(image: str) -> tuple[str, str, str, str]:

@@ -27,12 +27,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import BinaryIO, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 
-from .. import processes
-from ..directories import mounted_below, remove_own
-from ..files import LockTimeout, content_of, file_lock, replace_file
-from ..records import CheckoutPart, Retry
-from ..run_directory import RunDir, read_status_if_readable
+from . import processes
+from .containers import mounted_below, remove_own
+from .files import LockTimeout, content_of, file_lock, replace_file
 from .git import FULL_ERRORS, DiskFull, Git, MissingBase, StoreError, make_repository, quoted
+from .records import CheckoutPart, Retry
+from .run_directory import RunDir, read_status_if_readable
 
 _MAX_FILES = 80  # of packs, two of each; each of them is copied into every workspace, and searched for every object
 _LATER_NS = 2 * 10**9  # git reads files again that are not older than their index, in whole seconds
@@ -178,7 +178,7 @@ class TreeStore:
         make_repository(self.path)
 
 
-# -- a workspace becomes a tree ---------------------------------------------------------------------------------------
+# -- a workspace becomes a tree ----------------------------------------------------------------------------------------
 
 
 def write_workspace(
@@ -317,7 +317,7 @@ def _make_repository(workspace: str, index: str, part: CheckoutPart, lend: Lend)
         git.run("update-index", "-q", "--refresh")
 
 
-# -- idle ones --------------------------------------------------------------------------------------------------------
+# -- idle ones ---------------------------------------------------------------------------------------------------------
 
 
 def check_out(store: str, parts: Sequence[CheckoutPart], workspace: str, lend: Lend, checkout: str = "") -> None:

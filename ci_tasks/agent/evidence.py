@@ -17,12 +17,12 @@ from contextlib import suppress
 from dataclasses import field, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
-from .. import codec
-from ..files import content_of, replace_file
-from ..quick_dataclass import dataclass
-from ..records import ProbeRules
-from ..run_directory import RunDir
-from .payload import MAX_BYTES, MODULE
+from . import codec
+from .files import content_of, replace_file
+from .probe import MAX_BYTES, MODULE
+from .quick_dataclass import dataclass
+from .records import ProbeRules
+from .run_directory import RunDir
 
 T = TypeVar("T")
 
@@ -275,7 +275,7 @@ def payload() -> str:
     """What interpreters load."""
     import pkgutil  # who reads evidence needs none
 
-    return (pkgutil.get_data(__name__, "payload.py") or b"").decode()
+    return (pkgutil.get_data(__name__, "probe.py") or b"").decode()
 
 
 def pth(directory: str, rules: ProbeRules = ProbeRules()) -> str:

@@ -15,11 +15,11 @@ import zlib
 from dataclasses import field
 from typing import BinaryIO, Iterator, List, Literal, Mapping, Optional, Sequence, Tuple
 
-from ..codec import to_line
-from ..files import UnsafeName, check_absolute_path, check_line, check_relative_path, open_file
-from ..quick_dataclass import dataclass
-from ..records import CheckoutPart, Plan, QueryAnswer, RunDescription, State, Status
-from ..run_directory import SMALL_FILES
+from .codec import to_line
+from .files import UnsafeName, check_absolute_path, check_line, check_relative_path, open_file
+from .quick_dataclass import dataclass
+from .records import CheckoutPart, Plan, QueryAnswer, RunDescription, State, Status
+from .run_directory import SMALL_FILES
 
 MAGIC = b"\0ci-tasks 2\n"
 REQUEST, HELLO, ANSWER, UPDATE = b"Q", b"H", b"A", b"U"  # a Request, Hello, Answer, RunUpdate
@@ -101,7 +101,7 @@ class FrameReader:
             yield kind, number, offset, payload
 
 
-# -- records ---------------------------------------------------------------------------------------------------------
+# -- records -----------------------------------------------------------------------------------------------------------
 
 Verb = Literal[
     "receive", "create", "follow", "cancel", "collect", "clear", "look", "describe", "programs", "runs", "prune"
@@ -229,7 +229,7 @@ class RunUpdate:
     problem: str = ""
 
 
-# -- the files of a run ----------------------------------------------------------------------------------------------
+# -- the files of a run ------------------------------------------------------------------------------------------------
 
 
 def _check(path: str) -> None:

@@ -16,15 +16,15 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 
-from .. import run_directory
-from ..codec import RecordError, masked_record
-from ..files import file_lock
-from ..mask import masked
-from ..processes import run_program
-from ..records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay
-from ..run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, write_record
-from . import rewrite
+from . import docker_rewrite as rewrite
+from . import run_directory
+from .codec import RecordError, masked_record
 from .docker_argv import ENGINES, DockerArgvError, DockerRun, is_run, option, parse_run, render
+from .files import file_lock
+from .mask import masked
+from .processes import run_program
+from .records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay
+from .run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, write_record
 
 _LOCK_SECONDS, _INSPECT_SECONDS = 60.0, 30.0
 PROBE = "/ci-tasks-probe"  # where the probe is in a container

@@ -13,8 +13,8 @@ import dataclasses
 import posixpath
 from typing import Mapping, Optional, Sequence, Tuple
 
-from ..codec import NOT_STORED
-from ..quick_dataclass import dataclass
+from .codec import NOT_STORED
+from .quick_dataclass import dataclass
 
 
 def names(text: str) -> frozenset[str]:

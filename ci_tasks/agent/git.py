@@ -14,8 +14,8 @@ import subprocess
 from contextlib import contextmanager
 from typing import BinaryIO, Dict, Iterator, List, Optional, Union
 
-from .. import processes
-from ..files import content_of, replace_file
+from . import processes
+from .files import content_of, replace_file
 
 FLAGS = (
     *("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.quotePath=false", "safe.bareRepository=explicit"),

@@ -38,10 +38,9 @@ import time
 from contextlib import suppress
 from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
-from .. import files, mask, processes, run_directory
-from ..files import content_of
-from ..records import AGENT, GpuRequest, Phase, Plan
-from . import nvidia_smi
+from . import files, mask, nvidia_smi, processes, run_directory
+from .files import content_of
+from .records import AGENT, GpuRequest, Phase, Plan
 
 LOCKS = "/proc/locks"
 UNKNOWN = "an unknown process"

@@ -6,6 +6,8 @@ started, its agent is the only writer of its status. A query that fails is repea
 Slurm says counts. The agent's own status counts, unless Slurm ended the job: it sends the same signal for scancel, a
 time limit, a preemption and a requeue, and only Slurm knows which. Nor does it count if Slurm saw the script fail in
 another way: the job can write that file too, but not the exit code of its batch script.
+
+And the end of any run from outside: one that is cancelled or removed, or whose agent has died.
 """
 
 from __future__ import annotations
@@ -17,16 +19,18 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from .. import run_directory as rd
-from ..artifacts import mask_run
-from ..codec import masked_record
-from ..files import LockTimeout, file_lock
-from ..probe.evidence import collect_left_evidence
-from ..processes import run_program
-from ..records import End, QueryAnswer, Secrets, SlurmAllocation, SlurmJob, Status
-from ..run_directory import RunDir, RunLog, log_traceback, read_record, read_status, write_record
+from . import processes
+from . import run_directory as rd
+from .codec import masked_record
+from .containers import RunContainers, read_plan, remove_tree
+from .evidence import collect_left_evidence
+from .files import LockTimeout, content_of, file_lock
+from .finish import RootContainer, mask_run, root_container
+from .processes import run_program
+from .records import End, QueryAnswer, Secrets, SlurmAllocation, SlurmJob, Status
+from .run_directory import RunDir, RunLog, log_traceback, read_record, read_status, write_record
 
 SCRIPT = "batch.sh"  # the script for sbatch
 TIMEOUT = 150.0  # seconds for one of Slurm's programs: a busy controller delays its answers
@@ -115,7 +119,7 @@ def delete_secrets(run_dir: str) -> None:
         os.unlink(RunDir(run_dir).secrets)
 
 
-# -- sbatch ----------------------------------------------------------------------------------------------------------
+# -- sbatch ------------------------------------------------------------------------------------------------------------
 
 
 def prepare(run_dir: str, job: SlurmJob, script: str, secrets: Mapping[str, str]) -> None:
@@ -302,10 +306,10 @@ def _unfinished(before: Status, state: Optional[SlurmJobState], problem: str) ->
     return replace(status, end=None, exit_code=None, ended_at=None, log_sha256=None)
 
 
-# -- scancel ---------------------------------------------------------------------------------------------------------
+# -- scancel -----------------------------------------------------------------------------------------------------------
 
 
-def cancel(run_dir: str, job: SlurmJob, kill: bool) -> None:
+def _cancel_job(run_dir: str, job: SlurmJob, kill: bool) -> None:
     """Ask the agent, which is the batch script, to end its job in order. A job without one, or with `kill`, is ended at
     once; one that was not submitted yet never is. Raises CancelError, OSError."""
     is_over = read_status(RunDir(run_dir)).concluded  # the job can write that too, so it is ended all the same
@@ -324,7 +328,7 @@ def _scancel(*words: str) -> None:
         raise CancelError("Slurm did not cancel it: %s" % answer.last_line)
 
 
-# -- the end: the run has no processes any more, as Slurm says, or Slurm never had the job ----------------------------
+# -- the end: the run has no processes any more, as Slurm says, or Slurm never had the job -----------------------------
 
 
 def batch_exit_code(status: Status) -> int:
@@ -401,3 +405,83 @@ def _ended(status: Status, outcome: Outcome, log: RunLog) -> Status:
     now = status.heartbeat_at or time.time()
     status = replace(status, state="ended", phase="ended", end=end, exit_code=code, error=why, ended_at=now, waiting=())
     return replace(status, log_bytes=log.bytes, log_error=status.log_error or log.error, log_sha256=log.sha256)
+
+
+# -- any run, from outside ---------------------------------------------------------------------------------------------
+
+NOTICE_SECONDS = 1.0  # an agent gets so long to note that its job is cancelled
+CLEANUP_SECONDS = 120.0  # an agent gets so long after the grace period to collect and to remove
+_SLURM_SECONDS = 60.0  # Slurm gets so long to end a job that is removed
+
+
+def cancel(run_dir: str, kill: bool = False) -> None:
+    """Ask the agent to cancel its job; if it has died, stop what it left. `kill`: without a grace period. Raises
+    CancelError, OSError."""
+    paths = RunDir(run_dir)
+    if (job := read(run_dir)) is not None:
+        _cancel_job(run_dir, job, kill)
+        return
+    status = rd.read_status_if_readable(paths)
+    if status.pid is not None and processes.alive(status):
+        try:
+            os.kill(status.pid, signal.SIGTERM)
+        except ProcessLookupError:  # it has ended, or died, this moment
+            cancel(run_dir, kill)
+            return
+        except OSError as error:
+            raise CancelError("the agent, process %d, cannot be signalled: %s" % (status.pid, error.strerror)) from None
+        if kill:  # else it would take the job's death for its own end, and the row would count as failed
+            _wait_while(lambda: b'"cancelled"' not in content_of(paths.events), NOTICE_SECONDS)
+            processes.kill_all(paths.path, rd.read_status_if_readable(paths).group)
+    elif (status := rd.read_status_if_readable(paths)).gone or not status.has_ended:  # it may have ended this moment
+        group = processes.orphaned_group(status, paths.path)
+        found = len(processes.of_run(paths.path, group))
+        if not kill:
+            processes.terminate(paths.path, group)
+            _wait_while(lambda: bool(processes.of_run(paths.path, group)), read_plan(paths).grace_seconds)
+        processes.kill_all(paths.path, group)
+        processes.record_cleanup(paths, found, RunContainers(paths.path).remove())
+
+
+def _wait_while(condition: Callable[[], bool], seconds: float, poll_seconds: float = 0.05) -> None:
+    deadline = time.monotonic() + seconds
+    while condition() and time.monotonic() < deadline:
+        time.sleep(poll_seconds)
+
+
+def remove_run(run_dir: str) -> List[str]:
+    """End the run and remove everything that it left, and its run directory. Returns a line for each thing that
+    could not be removed.
+
+    While containers may be left, as if docker does not answer, the directory stays: it leads to them."""
+    paths = RunDir(run_dir)
+    left, root = _end(paths)
+    if left:
+        return [*left, "%s: kept until its containers are gone" % paths.path]
+    return remove_tree(paths.path, *root)
+
+
+def end_and_clean(run_dir: str) -> List[str]:
+    """End the run; remove its containers and its workspace. Log and status stay. Returns a line for each thing that
+    could not be removed."""
+    paths = RunDir(run_dir)
+    left, root = _end(paths)
+    return left + remove_tree(paths.workspace, *root)
+
+
+def _end(paths: RunDir) -> Tuple[List[str], RootContainer]:
+    """End the run through its agent or Slurm, kill an agent that hangs, and remove the containers. Returns what is
+    left. Raises RecordError if it cannot be known whether Slurm has a job of the run."""
+    plan, status = read_plan(paths), rd.read_status_if_readable(paths)
+    containers, job = RunContainers(paths.path, thorough=True), read(paths.path)
+    with suppress(OSError, ValueError, CancelError):
+        cancel(paths.path, kill=job is not None)
+        if job is not None and job.id and not status.concluded:
+            _wait_while(lambda: may_run([job.id])[job.id], _SLURM_SECONDS, poll_seconds=0.5)
+    _wait_while(lambda: processes.alive(status), plan.grace_seconds + CLEANUP_SECONDS)
+    if status.pid is not None and processes.alive(status):
+        for pid in [*processes.below(status.pid), status.pid]:
+            processes.send(pid, signal.SIGKILL)
+    processes.kill_all(paths.path, processes.orphaned_group(rd.read_status_if_readable(paths), paths.path))
+    found = containers.find()
+    return containers.remove(), root_container(found, plan)
