@@ -22,9 +22,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, List, Optional, Tuple, Union, cast
+from typing import Any, BinaryIO, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union, cast
 
 from . import codec, processes
 from .codec import masked_record
