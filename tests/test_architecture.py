@@ -305,7 +305,7 @@ ONE_MODULE = {
 def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
     found = {name for name, path in MODULES.items() if re.search(pattern, path.read_text(encoding="utf-8"))}
     allowed = {f"ci_tasks.{name}" for name in ONE_MODULE[pattern]}
-    assert {name for name in found if not name.endswith("probe.payload")} == allowed & found
+    assert {name for name in found if not name.endswith("agent.probe")} == allowed & found
     assert found, "the pattern matches nothing any more"
 
 
@@ -315,11 +315,11 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 2_498,
     "ci_tasks/*.py": 993,
-    "ci_tasks/agent": 5_954,
+    "ci_tasks/agent": 5_897,
     "ci_tasks/checkout": 599,
     "ci_tasks/cli": 1_207,
     "ci_tasks/features": 5_703,
-    "ci_tasks/hosts": 2_131,
+    "ci_tasks/hosts": 2_177,
     "ci_tasks/logs": 2_993,
     "ci_tasks/planning": 1_633,
     "ci_tasks/report": 1_105,
@@ -328,7 +328,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_568,
     "ci_tasks/workflow": 1_989,
     "docs": 128,
-    "tests": 31_987,
+    "tests": 31_989,
 }
 
 

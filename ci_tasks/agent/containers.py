@@ -23,15 +23,13 @@ import time
 from contextlib import suppress
 from typing import Any, Iterator, List, Mapping, Optional, Sequence
 
-from . import run_directory
-from .codec import RecordError
 from .docker_argv import ENGINES, option, parse_run, render
 from .files import content_of
 from .mask import MASKED
 from .processes import run_program
 from .quick_dataclass import dataclass
 from .records import ContainerState, DockerInvocation, DockerInvocations, Plan, QueryAnswer
-from .run_directory import RunDir, job_environment
+from .run_directory import RunDir, job_environment, read_if_readable
 
 TIMEOUT = 30.0  # seconds for an answer of the daemon
 SHORT_TIMEOUT = 5.0  # seconds, once it did not answer
@@ -52,11 +50,6 @@ class DockerClient:
         answer = run_program([self.runtime, *args], seconds, self.env)
         self.is_unresponsive = answer.timed_out
         return answer
-
-    def stream(self, *args: str) -> "subprocess.Popen[bytes]":
-        """A command whose output is read as it comes. Raises OSError."""
-        argv, nothing = [self.runtime, *args], subprocess.DEVNULL
-        return subprocess.Popen(argv, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing, env=self.env)
 
 
 @dataclass(frozen=True)
@@ -84,7 +77,8 @@ class RunContainers:
 
     def __init__(self, run_dir: str, thorough: bool = False) -> None:
         self.paths, self.thorough = RunDir(run_dir), thorough
-        self.plan = read_plan(self.paths)
+        # What a run left is removed without a plan, too.
+        self.plan = read_if_readable(Plan, self.paths.plan) or Plan()
         self.problems: List[str] = []
         self._ids: Sequence[str] = ()
         runtime = self.plan.container_runtime or ""
@@ -143,19 +137,10 @@ class RunContainers:
             time.sleep(0.2)
 
 
-def read_plan(paths: RunDir) -> Plan:
-    """The plan, or an empty one where it cannot be read: what a run left is removed without one, too."""
-    with suppress(OSError, ValueError):
-        return run_directory.read_plan(paths)
-    return Plan()
-
-
 def started_containers(paths: RunDir) -> Sequence[DockerInvocation]:
     """The calls of docker.json that started a container; none where it cannot be read."""
-    with suppress(OSError, RecordError):
-        record = run_directory.read_record(DockerInvocations, paths.docker)
-        return [call for call in record.calls if call.name] if record is not None else ()
-    return ()
+    record = read_if_readable(DockerInvocations, paths.docker)
+    return [call for call in record.calls if call.name] if record is not None else ()
 
 
 def _container(client: DockerClient, number: int, item: Mapping[str, Any]) -> RunContainer:

@@ -24,11 +24,19 @@ from .files import file_lock
 from .mask import masked
 from .processes import run_program
 from .records import Deviation, DockerInvocation, DockerInvocations, Event, ProbeOverlay
-from .run_directory import BLOCKED, EXIT_BLOCKED, RunDir, read_plan, read_record, write_record
+from .run_directory import (
+    BLOCKED,
+    ENV_GPU_IDS,
+    EXIT_BLOCKED,
+    VISIBLE_GPUS,
+    RunDir,
+    read_plan,
+    read_record,
+    write_record,
+)
 
 _LOCK_SECONDS, _INSPECT_SECONDS = 60.0, 30.0
 PROBE = "/ci-tasks-probe"  # where the probe is in a container
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def main(argv: Sequence[str], run_dir: str) -> int:
@@ -48,7 +56,7 @@ class _Adapter:
         if rules is None:
             raise DockerArgvError(f"{paths.plan} has no `container` rules, so docker cannot be adapted to this host")
         self.runtime = rules.runtime
-        env = {**rules.env, **slurm_variables(os.environ, self.runtime in ENGINES), **run_directory.visible_gpus()}
+        env = {**rules.env, **gpu_variables(os.environ, self.runtime in ENGINES)}
         self.rules = dataclasses.replace(rules, env=env, secrets=tuple(run_directory.secret_values(self.plan)))
 
     def run(self, argv: List[str]) -> int:
@@ -193,16 +201,16 @@ def _check_sources(run: DockerRun) -> None:
             raise DockerArgvError(message % mount.source)
 
 
-def slurm_variables(environ: Mapping[str, str], by_daemon: bool) -> Dict[str, str]:
-    """The variables of a Slurm job that a container of it gets; none outside of a job.
+def gpu_variables(environ: Mapping[str, str], by_daemon: bool) -> Dict[str, str]:
+    """The GPUs that the agent or Slurm chose for the job, as its container gets them; none of another job.
 
     A daemon's container (`by_daemon`) is not in the job's cgroup: it sees every GPU of the node, so that the node's own
     numbers count there. Where the job's processes see only their GPUs, Slurm numbers those from 0.
     """
-    if "SLURM_JOB_ID" not in environ:
-        return {}
-    gpus = environ.get("SLURM_JOB_GPUS" if by_daemon else _VISIBLE, environ.get(_VISIBLE))
-    return {} if gpus is None else {_VISIBLE: gpus}
+    gpus = environ.get(ENV_GPU_IDS)
+    if gpus is None and "SLURM_JOB_ID" in environ:
+        gpus = environ.get("SLURM_JOB_GPUS" if by_daemon else VISIBLE_GPUS, environ.get(VISIBLE_GPUS))
+    return {} if gpus is None else {VISIBLE_GPUS: gpus}
 
 
 def _probe_path(directory: str, path: Optional[str]) -> str:

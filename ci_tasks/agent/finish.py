@@ -19,13 +19,14 @@ import glob
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
 from contextlib import suppress
 from typing import Any, BinaryIO, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union, cast
 
-from . import codec, processes
+from . import processes
 from .codec import masked_record
 from .containers import RunContainer, RunContainers, below, make_readable, remove_own, remove_tree, take_ownership
 from .evidence import collect_evidence
@@ -35,7 +36,7 @@ from .mask import Masker, mask_text
 from .nvidia_smi import Gpu
 from .processes import end_program
 from .records import Environment, GpuModel, Kept, LeftOut, LeftOutFile, Plan
-from .run_directory import SMALL_FILES, RunDir, log_traceback, read_record, secret_values, write_record
+from .run_directory import SMALL_FILES, RunDir, log_traceback, read_if_readable, secret_values, write_record
 from .workspace import release, slot_of
 
 
@@ -214,7 +215,9 @@ def _in_container(container: RunContainer, path: str, deadline: float) -> Iterat
     # The path itself may be a link; those further up are followed anyway. podman has no -L, and needs none.
     follow = [] if container.client.runtime == "podman" else ["-L"]
     try:
-        process = container.client.stream("cp", *follow, f"{container.id}:{path}", "-")
+        argv = [container.client.runtime, "cp", *follow, f"{container.id}:{path}", "-"]
+        files = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        process = processes.start(argv, container.client.env, "/", **files)
     except OSError:
         return
     timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
@@ -287,10 +290,7 @@ def add_left_out(artifacts: str, files: Sequence[LeftOutFile]) -> None:
 
 
 def _left_out(artifacts: str) -> LeftOut:
-    try:
-        return read_record(LeftOut, os.path.join(artifacts, "left-out.json")) or LeftOut()
-    except (OSError, codec.RecordError):
-        return LeftOut()
+    return read_if_readable(LeftOut, os.path.join(artifacts, "left-out.json")) or LeftOut()
 
 
 # -- masking -----------------------------------------------------------------------------------------------------------

@@ -184,10 +184,7 @@ def wait_for_look(run_dir: str, request: str, is_given_up: Callable[[], bool] = 
 
 def facts_of(paths: run_directory.RunDir) -> Optional[HangFacts]:
     """What was seen last of a run."""
-    try:
-        return run_directory.read_record(HangFacts, paths.hang)
-    except (OSError, RecordError):
-        return None
+    return run_directory.read_if_readable(HangFacts, paths.hang)
 
 
 def _is_request(text: str) -> bool:

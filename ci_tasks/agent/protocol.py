@@ -4,7 +4,7 @@ client.
 A frame is a kind, the number of the request that it belongs to, an offset and a payload. A host's output begins with
 MAGIC; whatever stands before it, such as the greeting of a login script, is skipped. Files are frames, too: all that an
 archive can hold beside plain files (links, devices, holes, extended headers) is what a host may not send. `pack` leaves
-out what a `Receiver` would refuse, and says so in a file of its own.
+out what a client would refuse, and says so in a file of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import struct
 import zlib
 from dataclasses import field
-from typing import BinaryIO, Iterator, List, Literal, Mapping, Optional, Sequence, Tuple
+from typing import Iterator, Literal, Mapping, Optional, Sequence, Tuple
 
 from .codec import to_line
 from .files import UnsafeName, check_absolute_path, check_line, check_relative_path, open_file
@@ -36,8 +36,6 @@ MAX_BYTES = {**dict.fromkeys((REQUEST, HELLO, ANSWER, UPDATE), 1 << 24), **dict.
 MAX_BYTES.update({FILE: 1 << 12, HEARTBEAT: 0, GOODBYE: 16})
 MAX_UNPACKED = 1 << 17
 _HEAD = struct.Struct(">cIQI")
-GOODBYE_HEAD = _HEAD.pack(GOODBYE, 0, 0, 16)
-GOODBYE_BYTES = len(GOODBYE_HEAD) + 16
 _FASTEST = 1  # zlib's level; it packs 170 MB of a real log in a second, to a ninth
 CHUNK = 1 << 18
 NOT_SENT = "artifacts/not-sent.txt"
@@ -63,18 +61,6 @@ def message(kind: bytes, number: int, record: object) -> bytes:
 
 def packed(chunk: bytes, number: int, offset: int) -> bytes:
     return frame(PACKED, zlib.compress(chunk, _FASTEST), number, offset)
-
-
-def unpacked(payload: bytes) -> bytes:
-    """The bytes in a PACKED. Raises FrameError."""
-    unpacking = zlib.decompressobj()
-    try:
-        chunk = unpacking.decompress(payload, MAX_UNPACKED)
-    except zlib.error as error:
-        raise FrameError("bytes that cannot be unpacked: %s" % error) from None
-    if not unpacking.eof or unpacking.unused_data:
-        raise FrameError("compressed data that is truncated, larger than %d bytes, or followed by more" % MAX_UNPACKED)
-    return chunk
 
 
 class FrameReader:
@@ -232,7 +218,7 @@ class RunUpdate:
 # -- the files of a run ------------------------------------------------------------------------------------------------
 
 
-def _check(path: str) -> None:
+def check_file_name(path: str) -> None:
     """Raises UnsafeName, unless it names a file that is fetched from a run."""
     check_relative_path(path)
     if path not in SMALL_FILES and not path.startswith("artifacts/"):
@@ -253,7 +239,7 @@ def pack(
         with source:
             size = os.fstat(source.fileno()).st_size
             try:
-                _check(path)
+                check_file_name(path)
                 if files >= MAX_FILES - 1 or total + size > MAX_TOTAL - _RESERVED:
                     raise UnsafeName("over the limit of %d files or %d GiB" % (MAX_FILES, MAX_TOTAL >> 30))
             except UnsafeName as reason:
@@ -273,44 +259,3 @@ def _paths(run_dir: str) -> Iterator[str]:
     yield from SMALL_FILES
     for directory, _, names in os.walk(os.path.join(run_dir, "artifacts")):
         yield from (os.path.relpath(os.path.join(directory, name), run_dir) for name in sorted(names))
-
-
-class Receiver:
-    """Writes such files below a directory of the client, through no link, at most `max_bytes`."""
-
-    def __init__(self, directory: str, max_bytes: int = 0) -> None:
-        self.paths: List[str] = []
-        self._top, self._room = os.path.realpath(directory), max_bytes or MAX_TOTAL
-        self._out: Optional[BinaryIO] = None
-
-    def take(self, kind: bytes, _offset: int, payload: bytes) -> None:
-        """Raises FrameError for what no host of ours sends: a path that leads elsewhere, or more than a run has; and
-        OSError."""
-        if kind == FILE:
-            self.close()
-            try:
-                path = payload.decode()
-                _check(path)
-                self._out = self._create(path)
-            except (ValueError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
-                raise FrameError("a file %.300r: %s" % (payload, error)) from None
-            self.paths.append(path)
-        else:
-            self._room -= len(payload)
-        if self._out is None or self._room < 0 or len(self.paths) > MAX_FILES:
-            raise FrameError("data for no file, for more than %d files, or too much" % MAX_FILES)
-        if kind == DATA:
-            self._out.write(payload)
-
-    def _create(self, path: str) -> BinaryIO:
-        target = os.path.join(self._top, path)
-        directory = os.path.dirname(target)
-        if os.path.realpath(directory) != directory:
-            raise UnsafeName("it would be written through a link")
-        os.makedirs(directory, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK  # to open a pipe would block
-        return os.fdopen(os.open(target, flags, 0o644), "wb")
-
-    def close(self) -> None:
-        if self._out is not None:
-            self._out.close()

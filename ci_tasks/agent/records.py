@@ -19,7 +19,7 @@ hang/             HangFacts        facts.json: the agent, of a run that is silen
 hang.request      -                a client that asks the agent to look at the run's processes
 artifacts/        LeftOut          left-out.json: files that were not collected, and why
 slurm.json        SlurmJob         the host that submits the run to Slurm
-attempt.json      SlurmStart       the agent on a compute node: which process has the run
+attempt.json      SlurmAllocation  the agent on a compute node: which start of the job has the run
 secrets.json      Secrets          the host that submits; removed at the end of the run
 remote.json       RemoteLocation   the client, beside its copy of a remote run
 record.json       -                the client: see ci_tasks.records
@@ -559,17 +559,6 @@ class SlurmJob:
     parts: Tuple[CheckoutPart, ...] = ()
     name: str = ""
     id: str = ""
-
-
-@dataclass(frozen=True)
-class SlurmStart:
-    """Which agent has a run that Slurm may begin again elsewhere."""
-
-    pid: int
-    pid_start: Optional[str]
-    boot_id: Optional[str]
-    job: Optional[str]
-    restarts: int = 0
 
 
 @dataclass(frozen=True)

@@ -97,10 +97,7 @@ def read_status(run: RunDir) -> Status:
 
 def read_status_if_readable(run: RunDir) -> Status:
     """The same, and the status of a planned run if the file cannot be read: of a run that is listed or removed."""
-    try:
-        return read_status(run)
-    except (OSError, ValueError):
-        return Status()
+    return read_if_readable(Status, run.status) or Status()
 
 
 def read_remote(run: RunDir) -> Optional[RemoteLocation]:
@@ -119,6 +116,13 @@ def read_record(kind: Type[T], path: str) -> Optional[T]:
     if len(text) > LARGEST:
         raise codec.RecordError(path, "", "it is larger than %d MiB" % (LARGEST >> 20))
     return codec.from_json(kind, text, where=path)
+
+
+def read_if_readable(kind: Type[T], path: str) -> Optional[T]:
+    """The same; None also if the record cannot be read."""
+    with suppress(OSError, ValueError):
+        return read_record(kind, path)
+    return None
 
 
 def write_record(path: str, record: Any) -> None:
@@ -264,11 +268,6 @@ def secret_values(plan: Plan) -> List[str]:
 def unmasked_secrets(plan: Plan) -> List[str]:
     """The names of the secrets whose values are shown all the same, since a log without them would say nothing."""
     return [name for name in given_secrets(plan) if not is_maskable(os.environ[name])]
-
-
-def visible_gpus() -> Dict[str, str]:
-    """The variables for the container of a job whose GPUs the agent chose, read in the job's own environment."""
-    return {VISIBLE_GPUS: os.environ[ENV_GPU_IDS]} if ENV_GPU_IDS in os.environ else {}
 
 
 def passed(name: str) -> bool:

@@ -24,7 +24,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 from . import processes
 from . import run_directory as rd
 from .codec import masked_record
-from .containers import RunContainers, read_plan, remove_tree
+from .containers import RunContainers, remove_tree
 from .evidence import collect_left_evidence
 from .files import LockTimeout, content_of, file_lock
 from .finish import RootContainer, mask_run, root_container
@@ -434,13 +434,13 @@ def cancel(run_dir: str, kill: bool = False) -> None:
             _wait_while(lambda: b'"cancelled"' not in content_of(paths.events), NOTICE_SECONDS)
             processes.kill_all(paths.path, rd.read_status_if_readable(paths).group)
     elif (status := rd.read_status_if_readable(paths)).gone or not status.has_ended:  # it may have ended this moment
-        group = processes.orphaned_group(status, paths.path)
+        group, containers = processes.orphaned_group(status, paths.path), RunContainers(paths.path)
         found = len(processes.of_run(paths.path, group))
         if not kill:
             processes.terminate(paths.path, group)
-            _wait_while(lambda: bool(processes.of_run(paths.path, group)), read_plan(paths).grace_seconds)
+            _wait_while(lambda: bool(processes.of_run(paths.path, group)), containers.plan.grace_seconds)
         processes.kill_all(paths.path, group)
-        processes.record_cleanup(paths, found, RunContainers(paths.path).remove())
+        processes.record_cleanup(paths, found, containers.remove())
 
 
 def _wait_while(condition: Callable[[], bool], seconds: float, poll_seconds: float = 0.05) -> None:
@@ -472,8 +472,8 @@ def end_and_clean(run_dir: str) -> List[str]:
 def _end(paths: RunDir) -> Tuple[List[str], RootContainer]:
     """End the run through its agent or Slurm, kill an agent that hangs, and remove the containers. Returns what is
     left. Raises RecordError if it cannot be known whether Slurm has a job of the run."""
-    plan, status = read_plan(paths), rd.read_status_if_readable(paths)
-    containers, job = RunContainers(paths.path, thorough=True), read(paths.path)
+    status, containers = rd.read_status_if_readable(paths), RunContainers(paths.path, thorough=True)
+    plan, job = containers.plan, read(paths.path)
     with suppress(OSError, ValueError, CancelError):
         cancel(paths.path, kill=job is not None)
         if job is not None and job.id and not status.concluded:

@@ -32,7 +32,7 @@ from .git import StoreError
 from .gpu_locks import ResourcesUnavailable, RunResources
 from .nvidia_smi import GpuSampler
 from .processes import SignalPipe
-from .records import End, Event, Plan, SlurmAllocation, SlurmJob, SlurmStart, Status
+from .records import End, Event, Plan, SlurmAllocation, SlurmJob, Status
 from .run_directory import VISIBLE_GPUS
 from .workspace import TreeStore
 
@@ -369,8 +369,9 @@ def batch(run_dir: str) -> int:
     job, plan, job_id = slurm.read(run_dir), rd.read_plan(paths), os.environ.get("SLURM_JOB_ID")
     if rd.read_status(paths).concluded or (job and job_id and job.id not in ("", job_id)):
         sys.exit("ci-tasks: %s has ended, or was submitted again" % run_dir)
-    is_requeued = rd.read_record(SlurmStart, paths.attempt) is not None
-    start = SlurmStart(*processes.identity(), job=job_id, restarts=int(os.environ.get("SLURM_RESTART_COUNT") or 0))
+    is_requeued = os.path.exists(paths.attempt)
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    start = SlurmAllocation(job_id, os.environ.get("SLURMD_NODENAME"), restarts)
     rd.write_record(paths.attempt, start)
     os.environ.update(slurm.read_secrets(run_dir))
     problem = ""
@@ -389,7 +390,7 @@ def batch(run_dir: str) -> int:
         plan = replace(plan, gpu_locks=None, exclusive=(), host_env={**plan.host_env, **passed})
         agent = _BatchSupervisor(paths, plan, wake)
         if is_requeued:
-            place = "(requeue %d), on %s" % (start.restarts, os.environ.get("SLURMD_NODENAME"))
+            place = "(requeue %d), on %s" % (restarts, start.node)
             agent.log.write_line("ci-tasks: Slurm started the job again %s; it starts over in a new checkout" % place)
         agent.prepare(start, passed, problem)
         agent.run(lambda: None)
@@ -400,13 +401,13 @@ def batch(run_dir: str) -> int:
 class _BatchSupervisor(Supervisor):
     """A supervisor whose job Slurm may end, and may have started elsewhere meanwhile."""
 
-    def prepare(self, start: SlurmStart, passed: Mapping[str, str], problem: str) -> None:
+    def prepare(self, start: SlurmAllocation, passed: Mapping[str, str], problem: str) -> None:
         self._start_mark, self._problem = start, problem
         # How long the job waited, by the file system's clock alone: the login node's clock may differ.
         submitted, began = map(os.path.getmtime, (self.paths.slurm_job, self.paths.attempt))
         self.status = replace(
             self.status,
-            slurm=SlurmAllocation(start.job, os.environ.get("SLURMD_NODENAME"), start.restarts),
+            slurm=start,
             queue_seconds=max(0.0, began - submitted),
             gpu_ids=tuple(int(gpu) for gpu in gpus(passed) if gpu.isdigit()) or None,
         )
@@ -415,7 +416,7 @@ class _BatchSupervisor(Supervisor):
         return self._blocked(self._problem) if self._problem else super()._execute()
 
     def _write_status(self) -> None:
-        if rd.read_record(SlurmStart, self.paths.attempt) not in (None, self._start_mark):
+        if rd.read_record(SlurmAllocation, self.paths.attempt) not in (None, self._start_mark):
             # A node that was thought to be down goes on, while the job runs elsewhere: the record is the other's.
             processes.kill_everything()
             os._exit(1)

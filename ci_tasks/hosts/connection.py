@@ -16,14 +16,16 @@ import select
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from ci_tasks import debug_log
 from ci_tasks.agent import archive, protocol
 from ci_tasks.agent.codec import RecordError, from_json
+from ci_tasks.agent.files import UnsafeName
 from ci_tasks.agent.protocol import Answer, Hello, Request
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
@@ -194,7 +196,7 @@ class Channel:
 
     def _take(self, kind: bytes, number: int, offset: int, payload: bytes) -> None:
         if kind == protocol.PACKED:
-            kind, payload = protocol.DATA, protocol.unpacked(payload)
+            kind, payload = protocol.DATA, unpacked(payload)
         if kind == protocol.ANSWER:
             answer = from_json(Answer, payload, where="answer")
             if number in self._pending:
@@ -251,6 +253,60 @@ class Channel:
         if self.died.is_set():
             self.close()  # what was posted meanwhile
             raise LinkDied(self.reason)
+
+
+def unpacked(payload: bytes) -> bytes:
+    """The bytes in a PACKED. Raises FrameError."""
+    unpacking = zlib.decompressobj()
+    try:
+        chunk = unpacking.decompress(payload, protocol.MAX_UNPACKED)
+    except zlib.error as error:
+        raise protocol.FrameError(f"bytes that cannot be unpacked: {error}") from None
+    if not unpacking.eof or unpacking.unused_data:
+        most = protocol.MAX_UNPACKED
+        raise protocol.FrameError(f"compressed data that is truncated, larger than {most} bytes, or followed by more")
+    return chunk
+
+
+class Receiver:
+    """Writes the files of a run below a directory of the client, through no link, at most `max_bytes`."""
+
+    def __init__(self, directory: str, max_bytes: int = 0) -> None:
+        self.paths: list[str] = []
+        self._top, self._room = os.path.realpath(directory), max_bytes or protocol.MAX_TOTAL
+        self._out: BinaryIO | None = None
+
+    def take(self, kind: bytes, _offset: int, payload: bytes) -> None:
+        """Raises FrameError for what no host of ours sends: a path that leads elsewhere, or more than a run has; and
+        OSError."""
+        if kind == protocol.FILE:
+            self.close()
+            try:
+                path = payload.decode()
+                protocol.check_file_name(path)
+                self._out = self._create(path)
+            except (ValueError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+                raise protocol.FrameError(f"a file {payload!r:.300}: {error}") from None
+            self.paths.append(path)
+        else:
+            self._room -= len(payload)
+        if self._out is None or self._room < 0 or len(self.paths) > protocol.MAX_FILES:
+            raise protocol.FrameError(f"data for no file, for more than {protocol.MAX_FILES} files, or too much")
+        if kind == protocol.DATA:
+            self._out.write(payload)
+
+    def _create(self, path: str) -> BinaryIO:
+        target = os.path.join(self._top, path)
+        directory = os.path.dirname(target)
+        if os.path.realpath(directory) != directory:
+            raise UnsafeName("it would be written through a link")
+        os.makedirs(directory, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK  # to open a pipe would block
+        return os.fdopen(os.open(target, flags, 0o644), "wb")
+
+    def close(self) -> None:
+        if self._out is not None:
+            self._out.close()
 
 
 def _no_hello(data: bytes) -> Blocked:

@@ -26,7 +26,7 @@ from ci_tasks.agent.codec import from_json, masked_record
 from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.finish import mask_run
 from ci_tasks.agent.mask import Masker
-from ci_tasks.agent.protocol import UPDATE, FrameError, Receiver, Request, RunUpdate
+from ci_tasks.agent.protocol import UPDATE, FrameError, Request, RunUpdate
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_plan, read_remote, read_status, write_record
@@ -34,7 +34,7 @@ from ci_tasks.checkout.delivery import thin_pack
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.connection import Channel, ReconnectingConnection, RequestRefused, host_id
+from ci_tasks.hosts.connection import Channel, Receiver, ReconnectingConnection, RequestRefused, host_id
 from ci_tasks.hosts.transport import LinkDied, LocalTransport, Transport
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from ci_tasks.results import store

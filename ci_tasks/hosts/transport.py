@@ -21,6 +21,8 @@ from ci_tasks.agent import protocol
 from ci_tasks.errors import Blocked
 
 _CHUNK = 1 << 18
+_GOODBYE_BYTES = len(protocol.frame(protocol.GOODBYE, bytes(16)))
+_GOODBYE_HEAD = protocol.frame(protocol.GOODBYE, bytes(16))[:-16]
 _END_S = 5.0  # for commands of this machine to end with their sockets, and for a server to repeat a goodbye
 
 
@@ -59,17 +61,17 @@ def relay(client: socket.socket, channel: Any) -> bool:
         nonlocal sent
         with contextlib.suppress(Exception):
             while chunk := client.recv(_CHUNK):
-                sent = (sent + chunk)[-protocol.GOODBYE_BYTES :]
+                sent = (sent + chunk)[-_GOODBYE_BYTES:]
                 channel.sendall(chunk)
         with contextlib.suppress(Exception):
-            if not (sent.startswith(protocol.GOODBYE_HEAD) and has_left.wait(_END_S)):
+            if not (sent.startswith(_GOODBYE_HEAD) and has_left.wait(_END_S)):
                 channel.close()
 
     threading.Thread(target=up, daemon=True, name="ci-tasks relay").start()
     with contextlib.suppress(OSError, EOFError):  # the connection has gone
         while not has_left.is_set() and (chunk := channel.recv(_CHUNK)):
-            said = (said + chunk)[-protocol.GOODBYE_BYTES :]
-            if said == sent and said.startswith(protocol.GOODBYE_HEAD):
+            said = (said + chunk)[-_GOODBYE_BYTES:]
+            if said == sent and said.startswith(_GOODBYE_HEAD):
                 has_left.set()
             with contextlib.suppress(OSError):  # the client has gone; what it sent before is still on its way up
                 client.sendall(chunk)

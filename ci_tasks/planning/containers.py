@@ -30,7 +30,7 @@ _HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
 
 
 def container_rules(host: HostSpec, id: str, run_dir: str, lock_dir: str, images: Mapping[str, str]) -> ContainerRules:
-    """What the container adapter does with CI's `docker run`: see ci_tasks.agent.docker_adapter. `images`: CI's → ours."""
+    """What the container adapter does with CI's `docker run`: see agent.docker_adapter. `images`: CI's → ours."""
     rules = ContainerRules(
         runtime=host.runtime,
         pull=host.pull,

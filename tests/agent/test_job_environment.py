@@ -91,10 +91,3 @@ def test_secrets_that_would_blank_out_the_log_are_named(monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     plan = Plan(secrets=("SHORT", "WORD", "TOKEN", "EMPTY", "ABSENT", "YEAR"))
     assert environment.unmasked_secrets(plan) == ["SHORT", "WORD", "YEAR"]
-
-
-def test_a_container_gets_the_gpus_that_the_agent_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(environment.ENV_GPU_IDS, raising=False)
-    assert environment.visible_gpus() == {}
-    monkeypatch.setenv(environment.ENV_GPU_IDS, "2,3")
-    assert environment.visible_gpus() == {"CUDA_VISIBLE_DEVICES": "2,3"}

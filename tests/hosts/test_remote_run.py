@@ -13,6 +13,7 @@ from ci_tasks.agent import protocol
 from ci_tasks.agent.protocol import RunUpdate
 from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
+from ci_tasks.hosts.connection import Receiver
 from ci_tasks.hosts.runs import RunMirror
 
 SECRET = "correct-horse"
@@ -88,7 +89,7 @@ def test_a_log_that_was_masked_here_and_then_resumed_is_fetched_again(run: RunDi
 
 
 def fetch(run: RunDir, there: RunDir) -> None:
-    files = protocol.Receiver(run.path)
+    files = Receiver(run.path)
     for kind, payload in protocol.pack(there.path):
         files.take(kind, 0, payload)
     files.close()

@@ -12,7 +12,7 @@ from ci_tasks import safe_output
 from ci_tasks.agent.codec import masked_record
 from ci_tasks.agent.hang import HangFacts, NoLook, facts_of, wait_for_look
 from ci_tasks.agent.mask import mask_text
-from ci_tasks.agent.protocol import Receiver, Request
+from ci_tasks.agent.protocol import Request
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
@@ -67,7 +67,7 @@ def look_at(run: RunDir) -> HangFacts:
 
 def _look_there(run: RunDir, remote: RemoteLocation) -> HangFacts:
     """The facts that the host sends, masked and stored in the run directory here."""
-    from ci_tasks.hosts.connection import RequestRefused
+    from ci_tasks.hosts.connection import Receiver, RequestRefused
     from ci_tasks.hosts.runs import open_connection
     from ci_tasks.run.attach import host_of_run
 

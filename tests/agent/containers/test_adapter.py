@@ -335,9 +335,14 @@ JOBS = [
     # docker's containers are outside of the job's cgroup, where GPUs have the node's numbers
     (SLURM, True, {"CUDA_VISIBLE_DEVICES": "4,5"}),
     (SLURM, False, {"CUDA_VISIBLE_DEVICES": "0,1"}),
+    (
+        {"CI_TASKS_GPU_IDS": "2,3", "CUDA_VISIBLE_DEVICES": "1"},
+        True,
+        {"CUDA_VISIBLE_DEVICES": "2,3"},
+    ),
 ]
 
 
 @pytest.mark.parametrize(("environ", "by_daemon", "expected"), JOBS)
 def test_what_a_container_learns_of_its_job(environ: dict[str, str], by_daemon: bool, expected: dict[str, str]) -> None:
-    assert docker_adapter.slurm_variables(environ, by_daemon) == expected
+    assert docker_adapter.gpu_variables(environ, by_daemon) == expected

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from ci_tasks.agent import protocol
 from ci_tasks.agent.codec import from_json
-from ci_tasks.agent.protocol import Answer, FrameError, FrameReader, Receiver, Request, RunSummary, RunUpdate
+from ci_tasks.agent.protocol import Answer, FrameError, FrameReader, Request, RunSummary, RunUpdate
 from ci_tasks.agent.records import CheckoutPart, Plan
 from ci_tasks.agent.serve import Session
+from ci_tasks.hosts.connection import Receiver, unpacked
 
 KINDS = [protocol.REQUEST, protocol.DATA, protocol.FILE]
 
@@ -48,7 +49,7 @@ def test_a_packed_piece_of_a_log_is_short_and_whole() -> None:
     ((_, number, offset, payload),) = FrameReader().feed(protocol.packed(piece, 7, 1 << 40))
     assert (number, offset) == (7, 1 << 40)
     assert len(payload) < len(piece) / 10
-    assert protocol.unpacked(payload) == piece
+    assert unpacked(payload) == piece
 
 
 LARGEST = protocol.MAX_UNPACKED
@@ -67,7 +68,7 @@ LARGEST = protocol.MAX_UNPACKED
 )
 def test_a_packed_piece_that_is_broken_or_a_bomb_is_refused(packed: bytes, message: str) -> None:
     with pytest.raises(FrameError, match=message):
-        protocol.unpacked(packed)
+        unpacked(packed)
 
 
 @pytest.mark.parametrize("noise", [b"Welcome to the cluster!\n", b"Q" + b"\xff" * 16, b"\0" * 20])

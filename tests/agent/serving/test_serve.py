@@ -24,7 +24,7 @@ from ci_tasks.agent.records import Plan, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
 from ci_tasks.agent.serve import Join, RunFollower
 from ci_tasks.agent.slurm import SlurmJobState, SlurmSession
-from ci_tasks.hosts.connection import Channel, PendingRequest, RequestRefused
+from ci_tasks.hosts.connection import Channel, PendingRequest, RequestRefused, unpacked
 from ci_tasks.hosts.transport import LinkDied, LocalTransport, start_command
 from tests import fixtures as support
 
@@ -205,7 +205,7 @@ class Following:
             if kind == protocol.UPDATE:
                 self.updates.append(from_json(RunUpdate, payload, where="update"))
             else:
-                self.log += protocol.unpacked(payload) if kind == protocol.PACKED else payload
+                self.log += unpacked(payload) if kind == protocol.PACKED else payload
 
     def poll(self) -> bool:
         """Whether it is over."""

@@ -16,7 +16,7 @@ import pytest
 from ci_tasks.agent import run_directory, supervisor
 from ci_tasks.agent.docker_argv import ContainerRules
 from ci_tasks.agent.gpu_locks import ResourcesUnavailable
-from ci_tasks.agent.records import GpuRequest, Plan, Secrets, SlurmAllocation, SlurmJob, SlurmStart, Status
+from ci_tasks.agent.records import GpuRequest, Plan, Secrets, SlurmAllocation, SlurmJob, Status
 from tests.agent.conftest import wait_until
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu1", "CUDA_VISIBLE_DEVICES": "2,3", "SLURM_JOB_GPUS": "2,3"}
@@ -69,7 +69,7 @@ def test_an_agent_on_a_node_that_was_thought_dead_gives_way(batch: Any) -> None:
     thread = threading.Thread(target=batch.batch)
     thread.start()
     wait_until(lambda: batch.status().group and batch.log())
-    run_directory.write_record(run_directory.RunDir(str(batch.path)).attempt, SlurmStart(1, None, None, "7", 1))
+    run_directory.write_record(run_directory.RunDir(str(batch.path)).attempt, SlurmAllocation("7", "gpu2", 1))
     record = Status("running", error="the other agent's")
     run_directory.write_record(batch.paths.status, record)
     thread.join(20)
