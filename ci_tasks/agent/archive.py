@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.machinery
 import importlib.util
 import io
 import marshal
 import os
 import zipfile
-import zlib
 from typing import Any, Dict, Mapping
 
 from .files import content_of, read_file
@@ -24,9 +22,8 @@ _UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: named by the source's hash, w
 def build() -> bytes:
     """The bytes of agent.pyz, of the sources of this process: equal ones give equal bytes."""
     sources = {"__main__.py": _MAIN}
-    for directory, _, files in sorted(os.walk(_HERE)):
-        for path in sorted(os.path.join(directory, name) for name in files if name.endswith(".py")):
-            sources["agent/" + os.path.relpath(path, _HERE)] = read_file(path, -1)
+    names = sorted(name for name in os.listdir(_HERE) if name.endswith(".py"))
+    sources.update(("agent/" + name, read_file(os.path.join(_HERE, name), -1)) for name in names)
     return zipped(sources)
 
 
@@ -36,16 +33,6 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
     return out.getvalue()
-
-
-def packed(archive: bytes) -> bytes:
-    """As it travels to a host."""
-    return zlib.compress(archive, 6)
-
-
-def digest(archive: bytes) -> str:
-    """What it is called on a host: equal sources have equal names."""
-    return hashlib.sha256(archive).hexdigest()
 
 
 @functools.lru_cache(maxsize=1)

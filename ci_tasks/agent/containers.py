@@ -51,6 +51,11 @@ class DockerClient:
         self.is_unresponsive = answer.timed_out
         return answer
 
+    def stream(self, *args: str) -> "subprocess.Popen[bytes]":
+        """A command whose output is read as it comes. Raises OSError."""
+        argv, nothing = [self.runtime, *args], subprocess.DEVNULL
+        return subprocess.Popen(argv, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing, env=self.env)
+
 
 @dataclass(frozen=True)
 class RunContainer:

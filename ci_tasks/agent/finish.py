@@ -19,7 +19,6 @@ import glob
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import threading
 import time
@@ -215,9 +214,7 @@ def _in_container(container: RunContainer, path: str, deadline: float) -> Iterat
     # The path itself may be a link; those further up are followed anyway. podman has no -L, and needs none.
     follow = [] if container.client.runtime == "podman" else ["-L"]
     try:
-        argv = [container.client.runtime, "cp", *follow, f"{container.id}:{path}", "-"]
-        files = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        process = processes.start(argv, container.client.env, "/", **files)
+        process = container.client.stream("cp", *follow, f"{container.id}:{path}", "-")
     except OSError:
         return
     timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
@@ -275,21 +272,17 @@ def _files_below(top: str, excluded: str = "") -> Iterator[str]:
     yield from (entry.path for entry in below(top, excluded) if entry.is_file(follow_symlinks=False))
 
 
-def withheld_archives(run: RunDir) -> List[str]:
-    """The names of artifacts that stayed on the host, since the run has secrets."""
-    return [file.path for file in _left_out(run.artifacts).files if file.why == ARCHIVE]
-
-
 def add_left_out(artifacts: str, files: Sequence[LeftOutFile]) -> None:
     """Name files in left-out.json. Raises OSError."""
     if files:
-        before = _left_out(artifacts)
+        before = left_out_files(artifacts)
         files = (*before.files, *files)
         left_out = LeftOut(tuple(files[:MAX_NAMED]), before.more + max(0, len(files) - MAX_NAMED))
         write_record(os.path.join(artifacts, "left-out.json"), left_out)
 
 
-def _left_out(artifacts: str) -> LeftOut:
+def left_out_files(artifacts: str) -> LeftOut:
+    """What left-out.json says."""
     return read_if_readable(LeftOut, os.path.join(artifacts, "left-out.json")) or LeftOut()
 
 

@@ -29,12 +29,9 @@ from .records import GpuProcessSample, GpuSample, Plan, ProcessOwner, QueryAnswe
 from .run_directory import RunDir
 
 TIMEOUT = 20.0  # seconds; a cold driver needs several
-_CSV = "--format=csv,noheader,nounits"
-QUERY_GPUS = ["nvidia-smi", "--query-gpu=index,uuid,name,driver_version,memory.used,memory.total", _CSV]
-QUERY_APPS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory,process_name", _CSV]
-_HEALTH = "index,pci.bus_id,mig.mode.current,ecc.errors.uncorrected.volatile.total,retired_pages.pending"
-QUERY_HEALTH = ["nvidia-smi", "--query-gpu=" + _HEALTH, _CSV]
-QUERY_REMAPPED = ["nvidia-smi", "--query-remapped-rows=gpu_bus_id,remapped_rows.pending,remapped_rows.failure", _CSV]
+CSV_OPTION = "--format=csv,noheader,nounits"
+QUERY_GPUS = ["nvidia-smi", "--query-gpu=index,uuid,name,driver_version,memory.used,memory.total", CSV_OPTION]
+QUERY_APPS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory,process_name", CSV_OPTION]
 # Values of a GpuSample, and the PCI address. Newer drivers still know the older name of the event reasons.
 _SAMPLED = {
     "gpu": "index", "uuid": "uuid", "used": "memory.used", "total": "memory.total", "bus": "pci.bus_id",
@@ -42,7 +39,7 @@ _SAMPLED = {
     "slowed": "clocks_throttle_reasons.active", "corrected": "ecc.errors.corrected.volatile.total",
     "uncorrected": "ecc.errors.uncorrected.volatile.total",
 }  # fmt: skip
-QUERY_SAMPLES = ["nvidia-smi", "--query-gpu=" + ",".join(_SAMPLED.values()), _CSV]
+QUERY_SAMPLES = ["nvidia-smi", "--query-gpu=" + ",".join(_SAMPLED.values()), CSV_OPTION]
 SAMPLE_SECONDS = 2.0  # between two samples; the queries take some 50 ms of processor time
 # Bits of clocks_event_reasons.active, as in nvml.h. An idle GPU and clocks that were set by hand are no throttling.
 _SLOWDOWNS = (
@@ -177,8 +174,6 @@ def _number(text: str) -> Any:
 # -- samples -----------------------------------------------------------------------------------------------------------
 
 END_SECONDS = 5.0  # the end of a run waits so long for a query that is running, and for the kernel's log
-LISTED_SECONDS = 5.0  # for which nvidia-smi may list a process that ended
-FREED_SECONDS = 1.0  # after which the memory of a process that ended is free
 THINNED_SECONDS = 1800.0  # after each of these, rows stand for a second more
 COLUMNS = [field.name for field in fields(GpuSample)]
 _TEXTS = ("uuid", "problem")  # the other cells are JSON
@@ -333,16 +328,6 @@ XID_QUERIES: Dict[str, Sequence[str]] = {
     DMESG: ["dmesg", "--kernel", "--level", "emerg,alert,crit,err,warn", "--time-format", "iso"],
     JOURNAL: ["journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-iso", "--grep", "NVRM: Xid"],
 }
-# A program's own mistake causes these; the GPU is well.
-PROGRAM_ERRORS = {
-    13: "graphics exception", 31: "bad memory access", 43: "program stopped", 45: "program ended by force",
-}  # fmt: skip
-HARDWARE_ERRORS = {
-    48: "double-bit ECC error", 63: "memory row or page retired", 64: "broken memory could not be retired",
-    74: "NVLink error", 79: "fallen off the bus", 92: "many corrected ECC errors", 94: "contained ECC error",
-    95: "uncontained ECC error", 119: "its firmware (GSP) does not answer", 120: "its firmware (GSP) failed",
-    140: "unrecovered ECC error", 149: "NVLink error",
-}  # fmt: skip
 _LINE = re.compile(
     r"(?:(?P<when>\d{4}-\d\d-\d\dT[\d:]{8})(?:[.,]\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
     r".*NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<number>\d+)"

@@ -330,7 +330,7 @@ class ReconnectingConnection:
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._transport = transport
         self._agent = archive.build()
-        self._digest = archive.digest(self._agent)
+        self._digest = hashlib.sha256(self._agent).hexdigest()
         self._change = threading.Condition()
         self._channel: Channel | None = None
         self._hello: Hello | None = None
@@ -458,7 +458,7 @@ class ReconnectingConnection:
         compiled = cache.compiled if has_agent else ""
         command = transport.start_command(self.spec.workspace, self._digest, compiled, self._transport.python)
         sock = self._transport.open(command)
-        first = None if self._transport.is_server_running else b"" if has_agent else archive.packed(self._agent)
+        first = None if self._transport.is_server_running else b"" if has_agent else zlib.compress(self._agent, 6)
         channel = Channel(sock, first, self._set)
         try:
             hello = channel.hello()

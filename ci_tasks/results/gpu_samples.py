@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice, pairwise
 
-from ci_tasks.agent.nvidia_smi import FREED_SECONDS, HARDWARE_ERRORS, LISTED_SECONDS, PROGRAM_ERRORS, merged
+from ci_tasks.agent.nvidia_smi import merged
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.errors import counted
@@ -22,7 +22,19 @@ _POWER_CAP_SECONDS = 5.0  # a GPU at full load touches it now and then
 _GAP_SECONDS = 10.0  # between two samples, beside the time that the first stands for
 _FULLEST_SECONDS = 300.0  # before the end, in which lines are a second each
 _MOST_SENTENCES = 20  # of each kind
+_LISTED_SECONDS = 5.0  # for which nvidia-smi may list a process that ended
+_FREED_SECONDS = 1.0  # after which the memory of a process that ended is free
 _OWNERS = {"run": "this run", "other": "others", "unknown": "processes of unknown owners"}
+# A program's own mistake causes these; the GPU is well.
+PROGRAM_ERRORS = {
+    13: "graphics exception", 31: "bad memory access", 43: "program stopped", 45: "program ended by force",
+}  # fmt: skip
+HARDWARE_ERRORS = {
+    48: "double-bit ECC error", 63: "memory row or page retired", 64: "broken memory could not be retired",
+    74: "NVLink error", 79: "fallen off the bus", 92: "many corrected ECC errors", 94: "contained ECC error",
+    95: "uncontained ECC error", 119: "its firmware (GSP) does not answer", 120: "its firmware (GSP) failed",
+    140: "unrecovered ECC error", 149: "NVLink error",
+}  # fmt: skip
 
 
 def gpu_use(
@@ -69,11 +81,11 @@ def own_samples(
 def since(samples: Iterable[GpuSample], locked_at: float) -> list[GpuSample]:
     """Without what the GPUs' last user had: its memory takes a moment to be free, and its processes are in the list of
     nvidia-smi for some seconds."""
-    fresh = locked_at + LISTED_SECONDS
+    fresh = locked_at + _LISTED_SECONDS
     return [
         replace(sample, processes=tuple(one for one in sample.processes if sample.t >= fresh or one.owner != "other"))
         for sample in samples
-        if sample.t >= locked_at + FREED_SECONDS or not sample.is_measurement
+        if sample.t >= locked_at + _FREED_SECONDS or not sample.is_measurement
     ]
 
 

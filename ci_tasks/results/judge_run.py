@@ -14,7 +14,7 @@ from ci_tasks.agent import run_directory
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.evidence import collect_left_evidence
 from ci_tasks.agent.files import content_of, pieces_of
-from ci_tasks.agent.finish import ARCHIVE, mask_run, withheld_archives
+from ci_tasks.agent.finish import ARCHIVE, left_out_files, mask_run
 from ci_tasks.agent.hang import HangFacts
 from ci_tasks.agent.nvidia_smi import read_gpu_samples
 from ci_tasks.agent.records import (
@@ -94,7 +94,7 @@ def _of_install_steps(events: Sequence[Event]) -> list[Deviation]:
 
 
 def _withheld(run: RunDir) -> list[Deviation]:
-    names = withheld_archives(run)
+    names = [file.path for file in left_out_files(run.artifacts).files if file.why == ARCHIVE]
     here = f"withheld: {some(names, _MOST_NAMED)}"
     return [Deviation("artifacts", "uploaded unchanged", here, f"the run has secrets: {ARCHIVE}")] if names else []
 

@@ -13,6 +13,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import counted
 from ci_tasks.features.doctor.check_results import Answers, Check, CheckResult, fault, ok, unknown, warning
 from ci_tasks.hosts.queries import LOCKS_QUERY, LOCKS_QUERY_NAME, lock_holders, parse_facts
+from ci_tasks.results.gpu_samples import HARDWARE_ERRORS, PROGRAM_ERRORS
 
 # What nvidia-smi says when it finds nothing → what to do
 _REMEDIES = (
@@ -22,6 +23,10 @@ _REMEDIES = (
     ("GPU is lost|Unable to determine", "a GPU has fallen off the bus: reboot; if it happens again, have it checked"),
     ("no answer", "a GPU or the driver is stuck: see the kernel log, then reboot"),
 )
+_HEALTH = "index,pci.bus_id,mig.mode.current,ecc.errors.uncorrected.volatile.total,retired_pages.pending"
+_QUERY_HEALTH = ["nvidia-smi", "--query-gpu=" + _HEALTH, nvidia_smi.CSV_OPTION]
+_REMAPPED = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
+_QUERY_REMAPPED = ["nvidia-smi", "--query-remapped-rows=" + _REMAPPED, nvidia_smi.CSV_OPTION]
 _MAX_XIDS = 4  # lines; the log of a broken GPU has thousands
 
 
@@ -32,8 +37,8 @@ def gpus(host: HostSpec) -> Check:
     # Health and rows are asked apart: one field that a driver does not know makes nvidia-smi refuse a whole query.
     # Of processes not `args`: a command line may have a secret in it.
     answers = yield {
-        "gpus": nvidia_smi.QUERY_GPUS, "gpu health": nvidia_smi.QUERY_HEALTH,
-        "remapped rows": nvidia_smi.QUERY_REMAPPED, "gpu processes": nvidia_smi.QUERY_APPS,
+        "gpus": nvidia_smi.QUERY_GPUS, "gpu health": _QUERY_HEALTH,
+        "remapped rows": _QUERY_REMAPPED, "gpu processes": nvidia_smi.QUERY_APPS,
         "processes": ["ps", "-eo", "pid=,user:32=,comm="], LOCKS_QUERY_NAME: LOCKS_QUERY, **nvidia_smi.XID_QUERIES,
     }  # fmt: skip
     facts = parse_facts(replace(host, gpus=None), answers, simulates=True)  # as `plan` counts them
@@ -91,12 +96,12 @@ def _xids(answers: Answers) -> list[CheckResult]:
     found = nvidia_smi.parse_xids(f"{ring.out}\n{journal.out}")
     newest: dict[tuple[str, int], str] = {}
     for xid in sorted(found, key=lambda xid: xid.when):
-        if xid.number not in nvidia_smi.PROGRAM_ERRORS:
+        if xid.number not in PROGRAM_ERRORS:
             newest[xid.bus, xid.number] = xid.when
     index = {bus_id(bus): f"GPU {index}" for index, bus, *_ in _cells(answers["gpu health"].out, 5)}
     results = []
     for (bus, number), when in sorted(newest.items(), key=lambda item: item[1], reverse=True)[:_MAX_XIDS]:
-        what = f"Xid {number}, {nvidia_smi.HARDWARE_ERRORS.get(number, 'see NVIDIA’s list of Xids')}"
+        what = f"Xid {number}, {HARDWARE_ERRORS.get(number, 'see NVIDIA’s list of Xids')}"
         step = "if it was not reset since: `sudo nvidia-smi --gpu-reset`, or reboot; if it returns, the GPU is broken"
         last = f", last at {when}" if when else ""
         results.append(warning("Xid", f"{index.get(bus, 'a GPU')} ({bus}): {what}{last}", step))
