@@ -65,7 +65,7 @@ class Override:
 
 @dataclass(frozen=True)
 class HostSpec:
-    """A host of hosts.yaml. `gpus` is None where it has to be counted on the host itself.
+    """A host of hosts.yaml. `gpus` is None if it has to be counted on the host itself.
 
     `workspace` is the directory there for everything of ours; `persist` says that the connection is kept for the next
     command; `network` replaces CI's `--network host`; `artifacts` are further paths that are brought back after a run.
@@ -222,7 +222,7 @@ def read_layers(layers: Sequence[ConfigLayer]) -> Config:
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no comma, so that one may stand between several names
 _LOGIN = re.compile(r"://[^/\s]*@")
-# The annotation of a field, without what is in brackets → its type in words, and those of YAML's values.
+# The annotation of a field, without what is in brackets → its type in words, and the types of YAML's values.
 _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "str": ("text", (Text,)),
     "int": ("a whole number", (int,)),

@@ -1,7 +1,7 @@
 """The client's log: one file for each process in HOME/logs, with the traceback of every bug of every thread.
 
 Without --debug (or CI_TASKS_DEBUG) the file is created only for a bug. With it the file exists from the start and also
-has debug messages, those of paramiko and urllib3 included.
+has debug messages, including paramiko's and urllib3's.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def take_flag(argv: Sequence[str]) -> list[str]:
 
 
 def start() -> bool:
-    """Log uncaught exceptions of threads; those of the main one are caught where a command ends. Further calls do
-    nothing. Returns whether a debug log was started."""
+    """Log uncaught exceptions of threads; the main thread's are caught where a command ends. Further calls do nothing.
+    Returns whether a debug log was started."""
     global _is_started, _is_debug
     if _is_started:
         return False

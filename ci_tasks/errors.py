@@ -132,7 +132,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def truncated(text: str, longest: int) -> str:
-    """`text` without its end where it has more than `longest` characters."""
+    """`text` without its end if it has more than `longest` characters."""
     return text if len(text) <= longest else f"{text[: max(0, longest - 1)]}…"
 
 

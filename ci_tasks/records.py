@@ -73,13 +73,13 @@ class FailureEvidence:
     """What tells one failure from another of its kind; a field that was not seen is empty.
 
     `exception` is the last part of the exception's type, or the name of the rule; `message` is without what varies from
-    run to run. `file` and `function` are those of the innermost call of the code under test, `test` is pytest's name of
-    the test, `source_line` the statement that failed there; `source_path` and `line` are where it stands. A line is not
+    run to run. `file` and `function` belong to the innermost call of the code under test, `test` is pytest's name of
+    the test, `source_line` the statement that failed there; `source_path` and `line` are its place. A line is not
     compared: an edit above moves it. Of two paths it only counts whether both are in one tree. `metric` is the one that
     broke, `direction` is `above` or `below` its bound; `parameters` are names of weights and layers. `path` is the file
     or model that the message names, its last two parts. `exit_code` and `signal` are known of a failure without an
-    exception, and of one whose message says how a program ended; `command` is then that program's first words.
-    `number` is what `message` has lost and no run varies: an errno, the small key that is missing, versions.
+    exception, and of one whose message says how a program ended; `command` is then that program's first words. `number`
+    is what `message` has lost and no run varies: an errno, the small key that is missing, versions.
     """
 
     exception: str = ""
@@ -107,15 +107,15 @@ class Triage:
 
     `verdict` is `failed` (the code under test or its configuration), `blocked` (the environment), `passed` (nothing
     failed), `cancelled`, or `unknown` (neither an exit code nor an end was seen); `cause` one of the classes of
-    rules.yaml, `unknown` where no rule knows, `pass` where nothing failed; `group` one of `logs.causes.GROUPS`.
-    `line` has no escape sequences; `text` is the same without timestamp, rank and actor. `kind` is equal for failures
-    with the same exception, message and file; `signature` for those whose `evidence` is equal too: two runs of one
-    failure. Both are "" where nothing failed. `confidence` is between 0 and 1. `context` are the lines
-    around, the failing one among them; `reason` is the rule's explanation; `frames` the innermost calls of its
-    traceback as `file:function`, outermost first. `candidates` are the next best lines, ten at most with the line
-    itself; where the line is not known, the best. `tests` are the tests that pytest says failed, with their place where
-    it was printed: `tests/a.py::test_x (tests/a.py:42)`. `jobs` are all failed jobs of a log of several, of which this
-    is the first: their names, with commas those that failed alike, and how they failed.
+    rules.yaml, `unknown` if no rule knows, `pass` if nothing failed; `group` one of `logs.causes.GROUPS`. `line` has no
+    escape sequences; `text` is the same without timestamp, rank and actor. `kind` is equal for failures with the same
+    exception, message and file; `signature` for those whose `evidence` is equal too: two runs of one failure. Both are
+    "" if nothing failed. `confidence` is between 0 and 1. `context` are the lines around, the failing one among them;
+    `reason` is the rule's explanation; `frames` the innermost calls of its traceback as `file:function`, outermost
+    first. `candidates` are the next best lines, ten at most with the line itself; if the line is not known, the best.
+    `tests` are the tests that pytest says failed, with their place if it was printed: `tests/a.py::test_x
+    (tests/a.py:42)`. `jobs` are all failed jobs of a log of several jobs; this is the first. Each entry has the names
+    of jobs that failed alike, with commas, and how they failed.
     """
 
     cause: str
@@ -139,7 +139,7 @@ class Triage:
 
 @dataclass(frozen=True)
 class HangGroup:
-    """Processes of a run that stand at the same place: `who` names them, `where` says what they wait for there."""
+    """Processes of a run at the same place: `who` names them, `where` says what they wait for there."""
 
     who: str
     where: str
@@ -150,7 +150,7 @@ class HangGroup:
 @dataclass(frozen=True)
 class HangCulprit:
     """A process, or a thread of it, that the others wait for, or that waits for itself. `pid` is None if it is gone and
-    the probe did not see it. `function`, `file` and `line` are its innermost frame outside of libraries; empty where it
+    the probe did not see it. `function`, `file` and `line` are its innermost frame outside of libraries; empty if it
     has none."""
 
     who: str
@@ -183,7 +183,7 @@ class Hang:
 
 @dataclass(frozen=True)
 class Timings:
-    """`seconds` from start to end; `queued` of them the run waited for GPUs or locks, None where that is not known.
+    """`seconds` from start to end; `queued` of them the run waited for GPUs or locks, None if that is not known.
     `silence` are the most seconds in which its log did not grow."""
 
     seconds: float | None = None
@@ -222,7 +222,7 @@ class RunEnvironment(Environment):
 class GpuPeaks:
     """What was sampled of one GPU of a run. Memory is in MiB, and `used` its peak; `others` the peak of processes that
     are shown not to be the run's. `utilization` is a mean, `watts` and `celsius` are peaks, `sm_mhz` is the lowest
-    clock. `slowed`: seconds in which the clock was held down, by reason. ECC errors are those of the run's time."""
+    clock. `slowed`: seconds in which the clock was held down, by reason. ECC errors count only from the run's time."""
 
     gpu: int
     uuid: str
@@ -240,9 +240,9 @@ class GpuPeaks:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What gpu.csv shows. `oddities` are sentences, each about something that was seen; `strangers` those of them
-    about memory that others held. `not_seen` says when there was no sample, and what could not be read. `fullest` is
-    who held what when a GPU was fullest before the end, of a row that ran out of its memory."""
+    """What gpu.csv shows. `oddities` are sentences, each about something that was seen; `strangers` the ones about
+    memory that others held. `not_seen` says when there was no sample, and what could not be read. `fullest` is who held
+    what when a GPU was fullest before the end, of a row that ran out of its memory."""
 
     gpus: tuple[GpuPeaks, ...] = ()
     seconds: float = 0.0
@@ -357,8 +357,8 @@ class RunRecord:
 class BatchResult:
     """Rows that ran together, or were asked for together: the --json of `run`, `remote`, `attach` and `report`.
 
-    `status` and `exit_code` are those of all rows: `running` and null where one of them goes on. `directories` has the
-    run directory of each run by its id."""
+    `status` and `exit_code` are for all rows: `running` and null if one of them is not over. `directories` has the run
+    directory of each run by its id."""
 
     id: str
     status: str

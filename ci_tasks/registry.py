@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Command(NamedTuple):
     """A command. `heading` is its group in help; `function` refers to a function whose one argument is the options (see
     ci_tasks.cli.options). `json` are the records that --json prints, "module:Record" or "module:Record[]" for a list,
-    more than one where an option decides; `exit_codes` refers to a mapping from words to the codes of its own."""
+    more than one if an option decides; `exit_codes` refers to a mapping from words to the codes of its own."""
 
     name: str
     heading: str
@@ -54,13 +54,11 @@ class Feature:
     """What a feature adds to the core. References are "module:attribute", or "" if it adds nothing of that kind.
 
     `needs` are the names of the features that it requires. `before_rows` is called before the rows of a host start: see
-    `ci_tasks.run.prepare.RowPlanner.before_rows`.
-    `run_summary` is called by `attach` with each RunRecord and the run's directory: it prints what a run of the
-    feature's shows, and returns its exit code, None for a run that is none of its.
-    `run_report` gives the lines that `report` adds for a run's directory, none for a run that is none of the feature's.
-    `ci_history` gives the lines that `triage --url` adds for a URL and its triage, `ci_row_history` those of
-    `compare --ci`.
-    `suite` is a `workflow.suite.Suite`, `metric_format` a `MetricFormat`; `hang_analysis` is a
+    `ci_tasks.run.prepare.RowPlanner.before_rows`. `run_summary` is called by `attach` with each RunRecord and the run's
+    directory: it prints what a run of the feature's shows, and returns its exit code, None for a run that is none of
+    its. `run_report` gives the lines that `report` adds for a run's directory, none for a run that is none of the
+    feature's. `ci_history` gives the lines that `triage --url` adds for a URL and its triage, `ci_row_history` the
+    lines of `compare --ci`. `suite` is a `workflow.suite.Suite`, `metric_format` a `MetricFormat`; `hang_analysis` is a
     function of the type in `results.judge_run`.
     """
 

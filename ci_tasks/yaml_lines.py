@@ -49,7 +49,7 @@ class Map(dict[str, Any]):
 class Text(str):
     """A scalar with the line where it begins; block scalars begin one line after their key.
 
-    `source` has the file's own lines from there on where there are several: a folded scalar's value has lost them.
+    `source` has the file's own lines from there on if there are several: a folded scalar's value has lost them.
     """
 
     line: Any = 0

@@ -2,10 +2,10 @@
 
 Uncommitted and untracked files are in it, ignored ones are not (force-added ones are). The user's index only tells
 which paths are tracked: an index of ours remembers which bytes are on disk. Each repository in the tree (submodules,
-nested ones) is a commit of its own for the job's git, and one directory of the one tree that travels, the flat tree.
-A submodule that was never fetched stays as the commit has it, an empty directory in a workspace.
-Tested are the bytes on disk, or those of the commit. Filters (Git LFS), line ends and encodings are settings of a
-repository, or attributes; nothing here applies them.
+nested ones) is a commit of its own for the job's git, and one directory of the one tree that travels, the flat tree. A
+submodule that was never fetched stays as the commit has it, an empty directory in a workspace. A run tests the bytes on
+disk, or the commit's. Filters (Git LFS), line ends and encodings are settings of a repository, or attributes; nothing
+here applies them.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from ci_tasks.given_values import OverlaySource
 LARGE_BYTES = 100 << 20  # GitHub refuses files from this size on, so they are in no commit
 _LOCK_TIMEOUT_S = 60.0
 _LINK, _NO_OBJECT = 0o160000, "0" * 40
-_CLOCK_NS = 20 * 10**6  # a file's time is that of the last tick of the kernel's clock
+_CLOCK_NS = 20 * 10**6  # a file's time is the last tick of the kernel's clock
 _OTHERS = "ls-files", "--others", "--exclude-standard", "-z"
 # Commits are deterministic: one tree on one parent is one commit, however often it is recorded.
 _BY = "author ci-tasks <ci-tasks@localhost> 0 +0000\ncommitter ci-tasks <ci-tasks@localhost> 0 +0000\n\n"
 _LAYOUTS = ("", "src/", "python/")
-# Distributions of which no part of the name is that of the import.
+# Distributions whose name has no part in common with the name that is imported.
 _IMPORTED_AS = {"megatron-core": "megatron.core", "megatron-lm": "megatron.core", "megatron-bridge": "megatron.bridge"}
 _MAX_FILES = 10  # shown of each reason
 LFS = "Git LFS: CI's checkout has pointers, or the content with `lfs: true`"
@@ -130,8 +130,8 @@ class Snapshot:
 
 
 class ObjectStore:
-    """Where recordings put their objects: the git directory `path`, which borrows those of the repositories that it
-    has read.
+    """Where recordings put their objects: the git directory `path`, which borrows the objects of the repositories that
+    it has read.
 
     New objects go into `recorded`, which borrows nothing, since git renews the times of objects that it finds while it
     writes. Two commands may use it, and take turns to record.
@@ -155,11 +155,11 @@ class ObjectStore:
 
     @property
     def lenders(self) -> list[str]:
-        """Directories of objects, as git wants them in a list: `recorded`, and those that are borrowed."""
+        """Directories of objects, as git wants them in a list: `recorded`, and the borrowed ones."""
         return os.fsdecode(content_of(str(self._alternates))).splitlines()
 
     def borrow(self, objects: Path) -> None:
-        """Also those that are borrowed already: linked worktrees and several checkouts may share a store."""
+        """Also the ones that are borrowed already: linked worktrees and several checkouts may share a store."""
         lines = dict.fromkeys([*self.lenders, quoted(objects.absolute())])
         replace_file(str(self._alternates), os.fsencode("".join(f"{line}\n" for line in lines)))
 
@@ -188,7 +188,7 @@ class ObjectStore:
 
 
 def edit_index(git: CheckoutGit, entries: Entries) -> None:
-    """Set entries, or remove those that are None."""
+    """Set entries, or remove an entry whose value is None."""
     given = ((name, *(entry or (0, _NO_OBJECT))) for name, entry in entries.items())
     lines = [b"%o %s\t%s\0" % (mode, oid.encode(), name) for name, mode, oid in given]
     if lines:
@@ -395,8 +395,8 @@ def check_distinct(overlays: Sequence[Overlay]) -> None:
 
 
 def find_modules(source: OverlaySource, names: list[str]) -> tuple[str, tuple[str, ...]]:
-    """The directory with the package, and the package, by the tree's Python files; of a namespace package those of its
-    parts that are there. Raises CheckoutError."""
+    """The directory with the package, and the package, by the tree's Python files; for a namespace package, the parts
+    that are there. Raises CheckoutError."""
     normal = re.sub("[-_.]+", "-", source.name).lower()
     wanted = _IMPORTED_AS.get(normal, source.name if "." in source.name else source.name.replace("-", "_"))
     top, files, found = wanted.partition(".")[0], set(names), set[str]()

@@ -3,7 +3,7 @@
 Options are as declared: `jobs [LABEL]` is an optional positional, and of two values for one option none is dropped.
 (argparse does neither, and to import it takes longer than to read a line.)
 
-Completion reads the same words. Values come from where the command itself will read them: labels and rows from the
+Completion reads the same words. Values come from the places where the command reads them: labels and rows from the
 checkout's workflow, hosts and pools from hosts.yaml, runs from their directory. An error gives no candidates and no
 message, and the shell then offers files.
 """
@@ -216,7 +216,7 @@ def _options(options: Mapping[str, Option], width: int | None = None) -> Iterato
 
 
 def _limits(name: str, option: Option, options: Mapping[str, Option]) -> Iterator[str]:
-    """Whether it is required, and which options it needs or cannot stand beside."""
+    """Whether it is required, and which options it needs or excludes."""
     if option.required and not option.positional:
         yield "required"
     if option.needs:

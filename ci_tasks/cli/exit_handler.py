@@ -21,8 +21,8 @@ _STORAGE_HINT = "CI_TASKS_HOME sets the directory for runs (default: ~/.local/st
 
 
 def run(command: Callable[[], int]) -> int:
-    """Call `command`; what it prints cannot control the terminal. Returns its exit code, or that of the exception that
-    ended it."""
+    """Call `command`; what it prints cannot control the terminal. Returns its exit code, or the exit code of the
+    exception that ended it."""
     with safe_streams(), termination_interrupts():
         code = _exit_code(command)
         bugs = debug_log.drain_bugs()  # of all threads

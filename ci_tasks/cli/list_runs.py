@@ -31,7 +31,8 @@ Words = Mapping[str, Any]
 
 
 def show_runs(words: Words, *, json: bool) -> int:
-    """Print the runs that are meant, newest first; what was only planned where that is asked for. Raises UsageError."""
+    """Print the runs that are meant, newest first; runs that were only planned if that is asked for. Raises
+    UsageError."""
     query, limit = parse_query(words), words.get("limit") or _LIMIT
     ran = query.status or tuple(status for status in STATUSES if status != PLANNED)
     records = history.search(replace(query, status=ran, limit=limit))
@@ -59,7 +60,7 @@ def _print(records: Sequence[RunRecord] | Sequence[RowTally], lines: Sequence[st
 
 
 def _age(record: RunRecord, now: float) -> str:
-    """How long ago a run started, or its command where it has not."""
+    """How long ago a run started, or its command if it has not."""
     try:
         started = epoch_seconds(record.started_at)
         return lists.age(max(0.0, now - (store.started_at(record.id) if started is None else started)))

@@ -22,14 +22,14 @@ _MOST_DIGITS = 9  # of a number
 
 @dataclass(frozen=True)
 class Option:
-    """One option. Its name is that of the field, with dashes.
+    """One option. Its name is the field's, with dashes.
 
     `kind` is the type of its value: str, int, float, bool for a switch, tuple for an option that may be repeated.
     `unit` is what a number counts. `choices` are the valid values; `complete` refers to a function that returns
     candidates for the shell, "module:function" of (options so far, typed text). `commas` marks a value that may be a
     list separated by commas. `environment` names a variable that is used if the option is missing.
 
-    `excludes` are options that cannot stand beside it; `needs` names one that it requires. `hint` is the next step if
+    `excludes` are options that cannot be used with it; `needs` names one that it requires. `hint` is the next step if
     the value is missing or invalid. An option of a `feature` exists if the feature does. `nox`: it is accepted after
     nox's `--`. `short` is its name of one letter, `-h`.
     """
@@ -160,8 +160,8 @@ def options_class(function: Callable[..., int]) -> type[Any]:
 
 
 def options_of(options: type[Any]) -> dict[str, Option]:
-    """Field name → option of a command's dataclass, without those of features that do not exist: the command's own
-    come first, those that it shares with others last."""
+    """Field name → option of a command's dataclass, without options of features that do not exist: the command's own
+    come first, the shared ones last."""
     names = [name for owner in options.__mro__ for name in getattr(owner, "__annotations__", ())]
     by_name = {field.name: field.metadata["option"] for field in dataclasses.fields(options)}
     return {
@@ -183,7 +183,7 @@ def typed(name: str, option: Option) -> str:
 
 
 def dashed(name: str) -> str:
-    """An option's name by that of its field; `with_` is the option `with`, a word of Python's."""
+    """An option's name by its field's; `with_` is the option `with`, a word of Python's."""
     return name.rstrip("_").replace("_", "-")
 
 

@@ -1,6 +1,6 @@
 """The programs: `ci-tasks` anywhere, and `invoke` in a directory whose tasks.py calls `replace_invoke`.
 
-Both have the same commands: references from the core and from every feature, of which only the one that runs is loaded.
+Both have the same commands: references from the core and from every feature. Only the command that runs is loaded.
 """
 
 from __future__ import annotations

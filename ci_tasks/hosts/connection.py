@@ -38,10 +38,10 @@ from ci_tasks.hosts.transport import HostKeyRefused, LinkDied, Transport
 
 @dataclass
 class HostCache:
-    """`home` is where everything of ours lies on the host. `agent_digest` is that of the agent that it has, `compiled`
-    that of the same with byte code. `pythons` are what setup-python's versions mean there, `working_runtime` is the
-    container runtime that was found to work, `trees` the last ones that the host was sent, `pruned_at` when it last
-    forgot old objects, in seconds since the epoch."""
+    """`home` is the directory of all our files on the host. `agent_digest` is the digest of the agent that it has,
+    `compiled` the digest of the same agent with byte code. `pythons` are what setup-python's versions mean there,
+    `working_runtime` is the container runtime that was found to work, `trees` the last ones that the host was sent,
+    `pruned_at` when it last forgot old objects, in seconds since the epoch."""
 
     home: str = ""
     agent_digest: str = ""

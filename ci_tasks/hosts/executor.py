@@ -160,8 +160,8 @@ class Executor(RemoteRunManager):
         Path(run.script).write_text(plan.script, encoding="utf-8", errors="surrogateescape", newline="\n")
 
     def prepare_manual_run(self, rows: Sequence[PreparedRow]) -> None:
-        """Make the run directories, with their checkouts and those of install steps, where a person can run `run.sh`.
-        A host that cannot be used now is no reason to show no plan."""
+        """Make the run directories, with checkouts for them and for their install steps, so that a person can run
+        `run.sh`. A host that cannot be used now is no reason to show no plan."""
         pairs = {row.plan.setup: row.setup for row in rows if row.plan.setup and row.setup}
         setups = [self._remote_run(RunDir(path), setup, path) for path, setup in pairs.items()]
         own = [self._row_run(row) for row in rows if row.has_own_checkout]
@@ -322,7 +322,7 @@ class Executor(RemoteRunManager):
 
 
 class LocalExecutor(Executor):
-    """This machine: runs are where their results belong, so that nothing is sent, fetched or cleared away."""
+    """This machine: runs are in their final place, so nothing is sent, fetched or cleared."""
 
     def __init__(self, spec: HostSpec) -> None:
         super().__init__(spec)
@@ -384,7 +384,7 @@ class SlurmExecutor(Executor):
     _time_limit: float | None = None  # minutes
 
     def facts(self, *, gpus: int, container: bool, simulates: bool) -> HostFacts:
-        """`gpus` of the result are those of one node: how many nodes have them free is Slurm's business."""
+        """`gpus` of the result counts one node: Slurm decides how many nodes have them free."""
         query = {"partitions": queries.PARTITIONS_QUERY}
         answer = self.run_queries(query, queries.QUERY_TIMEOUT_S)["partitions"]
         self._time_limit = queries.parse_time_limit(answer, self.spec.partition)
@@ -396,7 +396,7 @@ class SlurmExecutor(Executor):
         return facts
 
     def write_plan(self, run: RunDir, plan: Plan) -> None:
-        """The batch script lies beside the plan: what is shown is what runs."""
+        """The batch script is beside the plan: what is shown is what runs."""
         plan = self._adapted(plan)
         super().write_plan(run, plan)
         text = batch_script(plan, self.spec, self._time_limit)

@@ -30,7 +30,7 @@ def python_query(script: str, *args: str) -> list[str]:
 
 
 def parse_json_object(answer: QueryAnswer) -> dict[str, Any]:
-    """The JSON object that a program printed, of several the first; empty where it printed none."""
+    """The first JSON object that a program printed; empty if it printed none."""
     try:
         value = parse(answer.out, where="answer")
     except RecordError:
@@ -102,7 +102,7 @@ def partition_problem(answer: QueryAnswer, partition: str | None) -> str:
 
 
 def parse_time_limit(answer: QueryAnswer, partition: str | None = None) -> float | None:
-    """The longest that a job may run, in minutes; None where there is no limit, or Slurm does not say. Limits are
+    """The longest that a job may run, in minutes; None if there is no limit, or Slurm does not say. Limits are
     `infinite`, `30:00`, `1:00:00` or `2-00:00:00`."""
     lines = [line.strip().partition("|") for line in answer.out.splitlines()] if answer.code == 0 else []
     lines = [line for line in lines if partition is None or line[0].rstrip("*") == partition]

@@ -394,8 +394,8 @@ class RemoteRunManager:
             remote_run.phase = DONE
 
     def _begin(self, remote_run: RemoteRun, channel: Channel) -> None:
-        """Code, run and start in one go. One that may have begun is sent again although it is cancelled: only then its
-        host can be asked to end it."""
+        """Code, run and start in one go. A run that may have started is sent again although it is cancelled: only then
+        its host can be asked to end it."""
         pending, code = [], remote_run.code
         with self._packing:
             if code is not None and self._code_on is not channel:

@@ -59,8 +59,8 @@ def tests_sentence(triage: Triage) -> str:
 
 
 def next_command(triage: Triage, source: str) -> str:
-    """What to do about it; "" where nothing is known to have failed. `source` is the log's file or URL, `-` what was
-    piped in. Of few tests that failed, it runs those alone."""
+    """What to do about it; "" if nothing is known to have failed. `source` is the log's file or URL, `-` what was piped
+    in. Of few tests that failed, it runs those alone."""
     option = "--url" if source.startswith("https://") else "--log"
     log = "FILE" if source == "-" else shlex.quote(source)
     tests = [test.partition(" (")[0].partition("[")[0] for test in triage.tests if ".py::" in test]
@@ -77,8 +77,8 @@ def group_of(cause: str) -> str:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a run ended, from its status.json. `end` is None where the runner vanished before it could say. `oom_kills`
-    counts what the kernel of the job's only host killed for its memory meanwhile; None where that is not known."""
+    """How a run ended, from its status.json. `end` is None if the runner vanished before it could say. `oom_kills`
+    counts what the kernel of the job's only host killed for its memory meanwhile; None if that is not known."""
 
     end: str | None
     exit_code: int | None

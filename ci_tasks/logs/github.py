@@ -71,8 +71,8 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class GitHubUrl:
-    """At least one of `job`, `run`, `commit` and `pull` is set; the first of these that is set is meant. `host` is that
-    of the web pages, with a port if one was given; `job` is the API's job id, which is its check run's too."""
+    """At least one of `job`, `run`, `commit` and `pull` is set; the first of these that is set is meant. `host` is the
+    web pages' host, with a port if one was given; `job` is the API's job id, which is its check run's too."""
 
     host: str
     repository: str
@@ -116,7 +116,7 @@ def token_variables(host: str) -> tuple[str, str]:
 
 
 def find_token(host: str) -> tuple[str, str]:
-    """(token, where it is from), both "" if there is none. Raises UsageError for a value that cannot be a token."""
+    """(token, its source), both "" if there is none. Raises UsageError for a value that cannot be a token."""
     found = {name: os.environ.get(name, "").strip() for name in token_variables(host)}
     source = next((name for name, value in found.items() if value), "gh")
     value = found.get(source) or _gh_auth_token(host)
@@ -261,7 +261,7 @@ class GitHubClient:
 
 
 def _json(response: requests.Response) -> Any:
-    """The JSON of a response, of which no more is read than the API ever sends. Raises RequestException."""
+    """The JSON of a response. It reads no more than the API sends at most. Raises RequestException."""
     content = b"".join(islice(response.iter_content(_CHUNK_BYTES), _JSON_CHUNKS))
     try:
         return json.loads(content)
@@ -284,7 +284,7 @@ def _why(error: BaseException) -> str:
 
 
 def text_at(json: Any, *keys: str) -> str:
-    """The text at the path `keys`, "" where there is none."""
+    """The text at the path `keys`, "" if there is none."""
     for key in keys:
         json = json.get(key) if isinstance(json, dict) else None
     return json if isinstance(json, str) else ""
@@ -354,7 +354,7 @@ def open_failed_jobs(url: str, *, only_one: bool = False) -> Iterator[list[tuple
 
 
 def find_failed_jobs(client: GitHubClient, url: GitHubUrl) -> tuple[str, list[WorkflowJob]]:
-    """(place, jobs): the job that `url` names, or those that failed in its run, or in the newest runs of its commit or
+    """(place, jobs): the job that `url` names, or the failed jobs of its run, or of the newest runs of its commit or
     pull request. Raises UsageError, Blocked."""
     if url.job:
         job = client.job(url.job)

@@ -14,7 +14,7 @@ from dataclasses import field
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.logs.lines import visible
 
-# How a step ended, where the log says so.
+# How a step ended, if the log says so.
 FAILURE, CANCELLED, TIMED_OUT, LOST = "failure", "cancelled", "timed out", "runner lost"
 SUCCESS = "success"
 
@@ -25,8 +25,8 @@ class RecoveredStep:
 
     `name` is gh's, else GitHub's default ("Run " and the script's first line); `line` the 1-based line of the log where
     it begins; `uses` the action, or "" for a script. `masked` are the variables with a secret in them; `minutes` is the
-    limit that it ran into. `outcome` is "" where the log does not say that the step ended badly; `error` is the last
-    error that the runner showed.
+    limit that it ran into. `outcome` is "" if the log does not say that the step ended badly; `error` is the last error
+    that the runner showed.
     """
 
     name: str
@@ -45,7 +45,7 @@ class RecoveredStep:
 class RecoveredJob:
     """Everything that was recovered; all text is safe for a terminal. "" and None mean: not in the log.
 
-    `commit` has 40 digits, or fewer where the log shows no more; of a pull request it is the merge commit, and
+    `commit` has 40 digits, or fewer if the log shows no more; of a pull request it is the merge commit, and
     `merge_head` and `merge_base` are its parents. `image` is as CI names it, `digest` is "sha256:…". `workspace` is
     where CI checked out. `runner_image` is GitHub's image of the machine and its version, `python` CI's version of it.
     `started` and `ended` are in seconds since the epoch. `conclusion` is success, failure, cancelled or "". `missing`
@@ -149,7 +149,7 @@ class _Facts:
 
 
 class CheckoutFacts(_Facts):
-    """Fed with the lines of one checkout step. `parents` are those of a merge commit."""
+    """Fed with the lines of one checkout step. `parents` are a merge commit's."""
 
     def __init__(self, inputs: Mapping[str, str]) -> None:
         super().__init__(_CHECKOUT)
@@ -239,8 +239,8 @@ class MachineFacts(_Facts):
 
 
 class PullFacts:
-    """Fed with the output of a set-up or of steps: the digests of the images that Docker pulled. A digest counts where
-    Docker names its image on the next line, and the first of an image."""
+    """Fed with the output of a set-up or of steps: the digests of the images that Docker pulled. A digest counts if
+    Docker names its image on the next line; for each image the first counts."""
 
     def __init__(self) -> None:
         self.digests: dict[str, str] = {}

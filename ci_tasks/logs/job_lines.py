@@ -7,8 +7,8 @@ Three forms are known, and the first line that has a prefix settles which one a 
     text                                a pasted log, or a run log of our own
 
 A timestamp is 2026-01-02T03:04:05.1234567Z: with seven digits, so that other programs' stay part of the text. Some
-tools shorten it to milliseconds: it is one behind gh's columns. A line that the runner
-breaks (a variable with a newline) goes on without a timestamp. A byte order mark stands at the beginning of every page.
+tools shorten it to milliseconds: it is one behind gh's columns. A line that the runner breaks (a variable with a
+newline) goes on without a timestamp. Every page begins with a byte order mark.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def split_lines(pieces: Iterable[bytes]) -> Iterator[LogLine]:
 
 
 class LogPart(NamedTuple):
-    """A part of a log: of which job, by gh's column, and which attempt, or which of several logs that were put
-    together, counted from 0."""
+    """A part of a log: its job, by gh's column, and its attempt, or its number among several logs that were joined,
+    counted from 0."""
 
     job: str
     number: int

@@ -21,12 +21,12 @@ from ci_tasks.logs.log_file import JobLog, OpenLog, first_jobs, open_log
 from ci_tasks.logs.triage.log_triage import analyse
 from ci_tasks.records import Triage
 
-_UNKNOWN_FAILURE = 1  # the exit code of a job that failed where the log does not show its code
+_UNKNOWN_FAILURE = 1  # the exit code of a job that failed if the log does not show its code
 
 
 @dataclass(frozen=True)
 class AnalysedLog:
-    """What one job's log says. `name` is where it is from."""
+    """What one job's log says. `name` is its source."""
 
     name: str
     job: RecoveredJob
@@ -42,7 +42,7 @@ def from_file(
     only_one: bool = False,
 ) -> list[AnalysedLog]:
     """The jobs in a file, or on standard input for `-`, that may be meant, in their order; `only_one`: it has to be
-    one. `exit_code` is the job's, where the caller knows it; `passed` are files with logs of runs of it that passed.
+    one. `exit_code` is the job's, if the caller knows it; `passed` are files with logs of runs of it that passed.
     Raises UsageError for what is no log or does not have the job."""
     with ExitStack() as stack:
         green = [_one(_selected(stack.enter_context(open_log(name)), job), name) for name in passed]
@@ -50,7 +50,7 @@ def from_file(
         selected = _selected(log, job)
         if only_one:
             selected = [_one(selected, log.name)]
-        elif selected[0].has_failed:  # where no step failed, any of them may be the one
+        elif selected[0].has_failed:  # if no step failed, any of them may be the one
             selected = [*first_jobs(selected, log.name)]
         return [_analysed(log.name, one, exit_code, green) for one in selected]
 
@@ -151,8 +151,8 @@ def _analysed(name: str, selected: _SelectedJob, exit_code: int | None, passed: 
 
 
 def own_modules(repository: str) -> Callable[[str], bool]:
-    """Which modules are those of the repository under test (`owner/name`): its own package has that name, but for
-    suites that say otherwise."""
+    """Which modules belong to the repository under test (`owner/name`): its own package has that name, unless a suite
+    says otherwise."""
     name = repository.rpartition("/")[2]
     named = (suite.packages[0] for suite in registry.suites() if suite.packages and suite.directory == name)
     package = next(named, name.lower().replace("-", "_"))

@@ -99,8 +99,8 @@ class JobLogReader(LineReader):
             self._last = parser
 
     def end(self, tail: list[tuple[int, bytes]]) -> None:
-        """With the time of the last line that has one. Where gh names jobs, what it does not name stood around the log
-        where that was copied from."""
+        """With the time of the last line that has one. If gh names jobs, lines without a name were around the log when
+        it was copied."""
         times = [self._form.text_of(number, line).seconds for number, line in tail]
         stamped = [time for time in times if time is not None]
         if stamped and self._last is not None and not self._form.columns:
@@ -115,9 +115,9 @@ class JobLogReader(LineReader):
 
 
 class _JobParser:
-    """What was parsed so far. `job` is gh's column, and `_column` its step, "" where there is none. `_is_whole` says
-    that the log goes on to the runner's last message. `_setup_error` is its first error outside of every step. `room`
-    are the bytes that are left for the groups of all jobs of the log."""
+    """What was parsed so far. `job` is gh's column, and `_column` its step, "" if there is none. `_is_whole` says that
+    the log goes on to the runner's last message. `_setup_error` is its first error outside of every step. `room` are
+    the bytes that are left for the groups of all jobs of the log."""
 
     def __init__(self, job: str, room: list[int]) -> None:
         self._job, self._room = job, room
@@ -169,7 +169,7 @@ class _JobParser:
                 self._feed_line(title, is_own=True)
                 return False
             self._body = []
-        self._room[0] -= len(line.text) + 64  # a line of a list costs that even where it is empty
+        self._room[0] -= len(line.text) + 64  # a line of a list costs that even if it is empty
         if is_own and line.text.startswith(_END):
             self._end_group()
         elif self._room[0] > 0:
@@ -284,7 +284,7 @@ class _JobParser:
 
 
 class _Ending(NamedTuple):
-    """How a step ended badly, by the runner's message. `step` is its name, where the message has it."""
+    """How a step ended badly, by the runner's message. `step` is its name, if the message has it."""
 
     outcome: str
     exit_code: int | None = None
@@ -302,8 +302,8 @@ def _ending_of(error: bytes) -> _Ending | None:
 
 
 class _Step:
-    """A step while its lines come in. `announced` is it as its group shows it. `column` is gh's name of it, "" where
-    there is none; `early` says that no script ran before it, so nothing but the runner can have announced it."""
+    """A step while its lines come in. `announced` is it as its group shows it. `column` is gh's name of it, "" if there
+    is none; `early` says that no script ran before it, so nothing but the runner can have announced it."""
 
     def __init__(self, announced: facts.RecoveredStep, inputs: Mapping[str, str], column: str, early: bool) -> None:
         self.announced, self.column, self.early = announced, column, early
@@ -377,8 +377,8 @@ def _script_line(raw: bytes) -> str:
 
 
 def _script_lines(body: Sequence[tuple[bytes, bool]]) -> int:
-    """How many of the group's first lines are the script: those in cyan; where the colour is lost, those before the
-    last `shell:`, since a script may have such a line as well."""
+    """How many of the group's first lines are the script: the lines in cyan; if the colour is lost, the lines before
+    the last `shell:`, since a script may have such a line too."""
     if body and body[0][0].startswith(CYAN):
         return next((at for at, (line, _) in enumerate(body) if not line.startswith(CYAN)), len(body))
     if body and body[0][0] in _SECTIONS:
@@ -388,8 +388,8 @@ def _script_lines(body: Sequence[tuple[bytes, bool]]) -> int:
 
 
 def _sections(body: Sequence[tuple[bytes, bool]]) -> dict[str, dict[str, str]]:
-    """The indented entries below `with:` and `env:`. A value goes on in lines that the runner did not begin, and where
-    that cannot be seen, in those that are no entry."""
+    """The indented entries below `with:` and `env:`. A value continues in lines that the runner did not begin; if that
+    cannot be seen, in lines that are no entry."""
     sections: dict[str, dict[str, str]] = {}
     entries: dict[str, str] = {}
     last = ""

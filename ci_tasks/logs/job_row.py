@@ -81,7 +81,7 @@ def _masked(text: str) -> str:
 
 def _names(job: Job, row: Row, resolve: Resolver) -> tuple[str, ...]:
     """GitHub's name of a matrix job: the job's name and the values that make up the row, unless the name has an
-    expression of its own. What `include` adds to a combination does not stand in it."""
+    expression of its own. It does not show what `include` adds to a combination."""
     if job.name and "${{" in job.name:
         try:
             return (resolve.text(job.name),)
@@ -104,8 +104,8 @@ def _names(job: Job, row: Row, resolve: Resolver) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RowIdentity:
-    """`row` is None where no row, or more than one, fits; `why` says what was compared; `nearest` are the closest rows,
-    in the workflow's order."""
+    """`row` is None if no row, or more than one, fits; `why` says what was compared; `nearest` are the closest rows, in
+    the workflow's order."""
 
     row: Row | None
     why: str
@@ -174,7 +174,7 @@ def _is_script(lines: list[str], script: list[str]) -> bool:
 
 
 def _agrees(shown: str, expected: str) -> bool:
-    """Whether what CI shows may be `expected`: the runner puts *** where a secret stands, whatever it stands in."""
+    """Whether what CI shows may be `expected`: the runner replaces a secret by ***, wherever it is."""
     if _MASK not in shown:
         return shown == expected
     return re2.fullmatch("(?s)" + ".*".join(map(re2.escape, shown.split(_MASK))), expected) is not None

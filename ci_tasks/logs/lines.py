@@ -157,7 +157,7 @@ class _Scan:
 
 
 def next_line(text: bytes, words: Iterator[int], at: int) -> int:
-    """Where the line of the next word begins that is not before `at`; -1 where there is none."""
+    """The position of the next line with a word, at `at` or after it; -1 if there is none."""
     for begin in words:
         if begin >= at:
             return text.rfind(b"\n", at, begin) + 1 or at

@@ -48,9 +48,9 @@ _ARCHIVE_ERRORS = (BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib
 
 @dataclass(frozen=True)
 class JobLog:
-    """One job's log. `name` is the job's as the zip has it (GitHub leaves characters out), "" where it is not known.
-    `chunks` starts to read it from the beginning; several readers do not disturb each other. It raises UsageError where
-    it is damaged."""
+    """One job's log. `name` is the job's as the zip has it (GitHub leaves characters out), "" if it is not known.
+    `chunks` starts to read it from the beginning; several readers do not disturb each other. It raises UsageError if it
+    is damaged."""
 
     name: str
     chunks: Callable[[], Iterator[bytes]]
@@ -74,7 +74,7 @@ class OpenLog:
 def open_log(path: str) -> Iterator[OpenLog]:
     """The log in the file `path`, or on standard input for "-".
 
-    Raises UsageError for what is no log, with the next step; Blocked where a stream does not fit on the disk.
+    Raises UsageError for what is no log, with the next step; Blocked if a stream does not fit on the disk.
     """
     if re.match(r"https?://", path):
         raise UsageError(f"{without_secrets(path)!r} is an address", hint=_URL_HINT)
@@ -93,7 +93,7 @@ def open_log(path: str) -> Iterator[OpenLog]:
 
 @contextmanager
 def _readable(name: str) -> Iterator[None]:
-    """Raises UsageError where the file or archive `name` cannot be read."""
+    """Raises UsageError if the file or archive `name` cannot be read."""
     try:
         yield
     except _ARCHIVE_ERRORS as error:
@@ -120,7 +120,7 @@ def read_logs(file: BinaryIO, name: str, stack: ExitStack) -> OpenLog:
 def temporary_copy(chunks: Iterable[bytes], name: str, limit: int = MAX_LOG_BYTES) -> BinaryIO:
     """A file with the bytes of `chunks`. It has no path, so nothing is left behind even after SIGKILL.
 
-    Raises Blocked where the disk is full, UsageError for more than `limit` bytes.
+    Raises Blocked if the disk is full, UsageError for more than `limit` bytes.
     """
     with _disk():
         file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
@@ -155,7 +155,7 @@ def _file_chunks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _head(file: BinaryIO, name: str) -> bytes:
-    """Raises UsageError where there is nothing, or nothing can be read."""
+    """Raises UsageError if there is nothing, or nothing can be read."""
     with _readable(name):
         head = os.pread(file.fileno(), _HEAD_BYTES, 0)
     if len(head) < _HEAD_BYTES and not head.strip(b"\xef\xbb\xbf\r\n\t "):

@@ -1,7 +1,7 @@
 """A log's metric lines → series over steps: slime's and verl's rewards, KL, log-probs, gradients and losses.
 
-A log may hold several trainings, one after another (save, then resume). A series begins a new part where its step does
-not go on, so that two trainings are never drawn as one line.
+A log may hold several trainings, one after another (save, then resume). A series begins a new part if its step does not
+continue, so that two trainings are not drawn as one line.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def _flat(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _words(statements: Sequence[ast.stmt]) -> set[str]:
-    """The names in the statements, and `__main__` where it is a text."""
+    """The names in the statements, and `__main__` if it is a text."""
     nodes = [node for statement in statements for node in ast.walk(statement)]
     names = {str(getattr(node, "id", getattr(node, "attr", ""))) for node in nodes}
     return names | {"__main__" for node in nodes if isinstance(node, ast.Constant) and node.value == "__main__"}
@@ -63,7 +63,7 @@ _MANY = 200  # files that are looked into
 
 
 def starts_ray(test: str, read: Callable[[str], str | None]) -> bool:
-    """`read` gives the text of a file of the checkout, or None where it has none of that name."""
+    """`read` gives the text of a file of the checkout, or None if it has none of that name."""
     level, visited = [test], {test}
     for _ in range(_DEEP + 1):
         texts = {path: read(path) or "" for path in level}

@@ -1,5 +1,5 @@
-"""A row's containers: the agent's rules for them and for GPU locks, what the row must not share on its host, and where
-a path that a test names lies there: through what CI's container mounts, and hosts.yaml's `mounts`."""
+"""A row's containers: the agent's rules for them and for GPU locks, what the row must not share on its host, and which
+host path a path of a test means there, by the mounts of CI's container and hosts.yaml's `mounts`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def rules_of_run(rules: ContainerRules, id: str, run_dir: str) -> ContainerRules
 
 
 def gpu_locks(row: Row, host: HostSpec, lock_dir: str, texts: Iterable[str]) -> GpuRequest | None:
-    """Who takes the locks of the row's GPUs: the checkout's script where the row's steps call it, else the agent."""
+    """Who takes the locks of the row's GPUs: the checkout's script if the row's steps call it, else the agent."""
     if not row.needed_gpus:
         return None
     return GpuRequest(
@@ -86,7 +86,7 @@ _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 
 
 class HostPath(NamedTuple):
-    """`path` on the host, None where nothing there outlives the run; then `why` says so."""
+    """`path` on the host, None if nothing there outlives the run; then `why` says so."""
 
     path: str | None
     why: str = ""

@@ -81,7 +81,7 @@ def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, sha
 
 
 def runner_deviations(job: Job, row: Row, host: HostSpec, resolve: Resolver) -> Iterator[Deviation]:
-    """What of the machine that `runs-on` asks for a Linux host does not stand in for, its GPUs and its container."""
+    """The parts of the machine of `runs-on` that a Linux host, its GPUs and its container do not replace."""
     names = ", ".join(labels(job, resolve))
     if list(unknowns(resolve.value(job.runs_on))):
         yield Deviation("machine", names, f"host {host.name}", "only GitHub knows the runner")
@@ -130,7 +130,7 @@ def _of_job(workflow: Workflow, job: Job, row: Row, event: EventContext, resolve
 
 
 def _event(event: EventContext, resolve: Resolver, read: Iterable[str]) -> Iterator[Deviation]:
-    """What stands for GitHub's values where the row reads them: none, a person's, or an assumption."""
+    """What replaces GitHub's values that the row reads: none, a person's, or an assumption."""
     given = event.given
     if not given.event and any(name.startswith(_OF_PULL_REQUEST) for name in read):
         yield Deviation("pull request", "its number and refs", "none", "only GitHub knows them")
@@ -191,7 +191,7 @@ def agent_deviations(locks: GpuRequest | None, probe: ProbeRules | None, checkou
 
 
 def _read(workflow: Workflow, job: Job, planned: PlannedSteps) -> list[str]:
-    """What the row's expressions read, as dotted names: the environment's, the container's and those of its steps."""
+    """What the row's expressions read, as dotted names: the environment's, the container's and its steps'."""
     values = (*workflow.env.values(), *job.env.values(), job.timeout_minutes, job.shell, job.working_directory)
     texts = [str(value) for value in (*values, *leaves(job.matrix), *leaves(job.runs_on))]
     texts += condition_texts(job.condition)

@@ -1,5 +1,5 @@
 """The pip commands of a step's script: what they install, from which index; the script with another one; and the
-override that helps where they failed: another index, or another version of a package."""
+override that helps if they failed: another index, or another version of a package."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ _UNLIKE_JSON = re.compile("[\x7f-\xa0\u2028\u2029\ufeff]")  # as YAML reads them
 
 
 def suggested_override(text: str, job: Job, overrides: Sequence[Override]) -> Override | None:
-    """The override that would fix what pip says in `text`. None where nothing is known to help, or where the step has
-    an override of the person's."""
+    """The override that would fix what pip says in `text`. None if nothing is known to help, or if the step has an
+    override of the person's."""
     not_found = _NOT_FOUND.search(text)
     if not not_found:
         return None
@@ -124,7 +124,7 @@ def suggested_override(text: str, job: Job, overrides: Sequence[Override]) -> Ov
 
 def replacement(requirement: str, versions: Iterable[str]) -> str | None:
     """A pinned requirement with a version that there is: the same one of another build, else the newest of the same
-    series. None where it is not pinned, or nothing is near."""
+    series. None if it is not pinned, or nothing is near."""
     from packaging.version import InvalidVersion, Version
 
     def parsed(text: str) -> Version | None:

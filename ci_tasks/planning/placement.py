@@ -37,8 +37,8 @@ class WaitingRow:
 
 @dataclass(frozen=True)
 class HostLoad:
-    """A host at this moment. `slots` bounds its rows, of which `rows` are there, `held` counts the GPUs that others
-    hold. A host that is not `up` gets no new row."""
+    """A host at this moment. `slots` is the maximum of its rows, `rows` their number, `held` the number of GPUs that
+    others hold. A host that is not `up` gets no new row."""
 
     name: str
     gpus: int
@@ -49,7 +49,7 @@ class HostLoad:
 
     @property
     def free_gpus(self) -> int:
-        """Fewer than none where a row waits for those of others."""
+        """Fewer than none if a row waits for others' GPUs."""
         return self.gpus - self.held - sum(row.gpus for row in self.rows)
 
     def can_hold(self, row: WaitingRow) -> bool:
@@ -74,9 +74,9 @@ class HostLoad:
 
 
 def expected_seconds(row: str, durations: Mapping[str, float], gpus: int) -> float:
-    """How long `row` is expected to take, by those of rows that ran. A mode of a test that never ran (`test[mode]`) is
-    taken to last as long as the other modes did. slime's CPU rows took 0.1 to 217 s; its GPU rows take minutes to tens
-    of minutes, those on many GPUs longer."""
+    """How long `row` is expected to take, by the times of rows that ran. A mode of a test that never ran (`test[mode]`)
+    is taken to last as long as the other modes did. slime's CPU rows took 0.1 to 217 s; its GPU rows take minutes to
+    tens of minutes, those on many GPUs longer."""
     test = row.partition("[")[0]
     siblings = sorted(seconds for name, seconds in durations.items() if name.partition("[")[0] == test)
     guess = 300.0 + 75.0 * gpus if gpus else 30.0
@@ -113,8 +113,8 @@ _REQUIREMENT = re.compile(r"""^\s*(?:requires-python|python_requires)\s*=\s*["']
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What was found on a host. `gpus` are those of one node, where it is a cluster. `container_problem` says why its
-    runtime cannot start one, `python_problem` why the Python that rows would get there is none for the checkout,
+    """What was found on a host. On a cluster, `gpus` are the GPUs of one node. `container_problem` says why its runtime
+    cannot start one, `python_problem` why the Python that rows would get there is none for the checkout,
     `scheduler_problem` why Slurm takes no job; empty when it can, and is."""
 
     gpus: int = 0
@@ -154,13 +154,13 @@ def _resources_of(host: HostSpec) -> str:
 
 
 def requires_python(read_file: Callable[[str], str | None]) -> str:
-    """The checkout's own version specifier, such as `>=3.10`; empty where it names none."""
+    """The checkout's own version specifier, such as `>=3.10`; empty if it names none."""
     texts = (read_file(name) or "" for name in _FILES)
     return next((found[1].strip() for text in texts if (found := _REQUIREMENT.search(text))), "")
 
 
 def python_problem(requirement: str, version: str) -> str:
-    """What is wrong with a Python of `version`; empty where nothing is, or where that is not known."""
+    """What is wrong with a Python of `version`; empty if nothing is, or if that is not known."""
     if not requirement or not version:
         return ""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet

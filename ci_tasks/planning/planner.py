@@ -1,4 +1,4 @@
-"""Row + host → Plan: the one location where everything about a run is decided before it begins."""
+"""Row + host → Plan: everything about a run is decided here, before it begins."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class RunLocation:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """A row's plan, and that of the leading steps that it shares with others, which run before it. They are a run of
-    their own in the directory `plan.setup`."""
+    """A row's plan, and the plan of the leading steps that it shares with others, which run before it. They are a run
+    of their own in the directory `plan.setup`."""
 
     plan: Plan
     setup: Plan | None
@@ -179,8 +179,8 @@ class _Planning:
         return RowPlan(on_slurm(plan) if host.kind == "slurm" else plan, setup)
 
     def shared_directory(self) -> str | None:
-        """Where the rows share a venv: where CI uses setup-python, the matrix has several rows, and its leading steps
-        are the same for each. Rows whose steps would see another environment get another venv."""
+        """Where the rows share a venv: if CI uses setup-python, the matrix has several rows, and its leading steps are
+        the same for each. Rows whose steps would see another environment get another venv."""
         shared, _ = self.steps.split()
         if not self.steps.python or self.row.total < 2 or not shared:
             return None
@@ -234,8 +234,8 @@ class _Planning:
         return records.InstallSteps(location.store, tuple(map(entry, steps)), location.fresh)
 
     def _setup_env(self, shared: Sequence[PlannedStep]) -> Mapping[str, str]:
-        """The variables that every row and every commit has alike, such as PIP_INDEX_URL, and those which the shared
-        steps name. Others would make other install steps of each row, or of each edit."""
+        """The variables that are equal for every row and every commit, such as PIP_INDEX_URL, and the ones that the
+        shared steps name. Others would make other install steps of each row, or of each edit."""
         raw = {**self.workflow.file_of(self.job).env, **self.job.env}
 
         def changes(name: str) -> bool:
@@ -276,7 +276,7 @@ class _Planning:
         )
 
     def _github(self) -> dict[str, str]:
-        """The variables that GitHub's runner sets; those of a pull request's number or of its servers mean nothing."""
+        """The variables that GitHub's runner sets; the ones for a pull request's number or its servers mean nothing."""
         github = self.resolve.contexts["github"]
         return {
             "CI": "true",
@@ -294,7 +294,7 @@ class _Planning:
 def with_overlays(
     probe: records.ProbeRules | None, checkout: Checkout, workspace: str, row: Row, host: HostSpec
 ) -> records.ProbeRules:
-    """The probe puts the overlays before what is installed. Raises Blocked where no interpreter gets it."""
+    """The probe puts the overlays before what is installed. Raises Blocked if no interpreter gets it."""
     if probe is None:
         raise Blocked(
             f"row {row.row} on host {host.name} (runtime {host.runtime}) has no interpreter of its own, so --with"

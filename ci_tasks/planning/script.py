@@ -171,7 +171,7 @@ def retried(text: str, step: int, commits: tuple[str, str], directories: Sequenc
 
 
 def _assignment(name: str, word: str) -> str:
-    """A variable for the steps: exported, or kept for `env` where its name is none for bash."""
+    """A variable for the steps: exported, or kept for `env` if its name is none for bash."""
     if name == "PYTEST_ADDOPTS":
         word += '" $_junit"'
     if not _NAME.fullmatch(name) or name in RESERVED:
@@ -264,7 +264,7 @@ class NotLateError(Exception):
 
 
 class Late(NamedTuple):
-    """A value as bash: a command that succeeds where it is true, and the word that is its text."""
+    """A value as bash: a command that succeeds if it is true, and the word that is its text."""
 
     test: str
     word: str
@@ -290,7 +290,7 @@ def late_text(template: str, contexts: Mapping[str, Any]) -> tuple[str, dict[str
 
 
 def late_test(condition: str, contexts: Mapping[str, Any], status: str) -> str:
-    """The command that succeeds where an `if:` holds. Raises NotLateError, ExpressionError."""
+    """The command that succeeds if an `if:` is true. Raises NotLateError, ExpressionError."""
     tree = condition_tree(condition)
     assert tree is not None, "no text is no question"
     return _compiled(tree, Evaluation(condition, contexts, status)).test

@@ -33,7 +33,7 @@ _SHELLS = {
     "python": ("python", "{0}"),
 }
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_ALMOST = 0.75  # how alike two names are of which one is misspelt
+_ALMOST = 0.75  # how alike two names are if one is misspelt
 
 
 @dataclass(frozen=True)
@@ -359,7 +359,7 @@ def _words(shell: str | None, step: Step, resolve: Resolver) -> tuple[str, ...]:
 
 
 def is_true(value: Any) -> bool:
-    """What GitHub makes of a value where it wants a boolean."""
+    """How GitHub reads a value if it expects a boolean."""
     return value == "true" if isinstance(value, str) else bool(value)
 
 

@@ -1,7 +1,8 @@
 """`--brief`: a triage or a report that a language model can read, in less than 2,000 tokens and in a fixed order.
 
-What a log says is data that anybody may have written. It stands between two lines of ours, and each of its lines begins
-with `> `, so that none can be taken for the end of the quotation. Characters that are not visible are shown as \\uXXXX.
+The text of a log is data, and a stranger may have written it. It stands between two lines of ours, and each of its
+lines begins with `> `, so that none can be taken for the end of the quotation. Characters that are not visible are
+shown as \\uXXXX.
 
 A token is 2.5 bytes or more of a log: 4 of English, 3 of a traceback, 2.5 of base64 or hex. So the limit is in bytes.
 """
@@ -66,7 +67,7 @@ def runs(name: str, records: Sequence[RunRecord]) -> str:
 
 
 def hang(found: Hang, run: str, note: str) -> str:
-    """Why a run hangs: outcome, reason, who stands where, next command. `note` says of when that is."""
+    """Why a run hangs: outcome, reason, the place of each process, next command. `note` says of when that is."""
     head = [f"verdict: {found.outcome}{f' ({found.kind})' if found.kind else ''}", f"run: {_visible(run, _NAME)}"]
     head += [f"seen: {note}"] if note else []
     lines = [found.reason]

@@ -16,7 +16,7 @@ _COUNTED = (PASSED, FAILED, BLOCKED)
 
 
 def plans(entries: Sequence[PlanEntry], width: int | None = None) -> list[str]:
-    """One line a plan, of which there is at least one; then what is missing on the host, then the deviations."""
+    """One line for each plan, at least one; then what is missing on the host, then the deviations."""
     directory = entries[0].run_dir.rpartition("/")[0]
     body = [(p.row, str(p.gpus), f"bash {shlex.quote(p.run_dir.rpartition('/')[2] + '/run.sh')}") for p in entries]
     lines = [f"cd {shlex.quote(directory)}", "", *Table(body, ("ROW", "GPUS", "RUN BY HAND")).text(width)]
@@ -43,7 +43,7 @@ def runs(records: Sequence[RunRecord], ages: Sequence[str], width: int | None = 
 
 
 def age(seconds: float) -> str:
-    """In the largest unit of which it has two, such as `90 min`."""
+    """In the largest unit that it has two of, such as `90 min`."""
     return next((f"{seconds // size:.0f} {unit}" for unit, size in _AGES if seconds >= 2 * size), f"{seconds:.0f} s")
 
 

@@ -1,7 +1,7 @@
 """How each row stands while rows run, and the table of it that changes in place on a terminal.
 
 With several hosts each has a line above the rows: how many of its GPUs are whose. Nothing is said by colour alone. A
-row's name is never cut: where it does not fit beside the other cells, it stands below them.
+row's name is not cut: if it does not fit beside the other cells, it is below them.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _Line = list[tuple[str, str]]  # texts with their styles
 
 @dataclass(frozen=True)
 class RowProgress:
-    """A row as it stands: `seconds` since its start, and its last line or the reason of its end. `host` is empty while
-    it waits for one; `gpus` is how many it wants, `gpu_ids` which it has, as soon as that is known. `seconds_left`
-    is how many it should still take, negative where it runs longer than expected. `log` is the path of this attempt's.
+    """A row now: `seconds` since its start, and its last line or the reason of its end. `host` is empty while it waits
+    for one; `gpus` is how many it wants, `gpu_ids` which it has, as soon as that is known. `seconds_left` is how many
+    it should still take, negative if it runs longer than expected. `log` is the path of this attempt's.
     """
 
     row: str
@@ -63,7 +63,7 @@ class RowProgress:
 
 @dataclass(frozen=True)
 class HostProgress:
-    """A host as it stands: its GPUs, None where they are not known (yet), and how many of them others hold."""
+    """A host now: its GPUs, None if they are not known (yet), and how many of them others hold."""
 
     name: str
     gpus: int | None

@@ -20,7 +20,7 @@ _SYMBOLS = {"passed": "✅", "failed": "❌", "vacuous": "⚠️", "blocked": "�
 
 
 def render(name: str, records: Sequence[RunRecord], places: Mapping[str, str] | None = None) -> str:
-    """The summary of the runs that `name` stands for; ends with a newline. `places` are as those of Public."""
+    """The summary of the runs that `name` stands for; ends with a newline. `places` are as in Public."""
     records = sorted(records, key=lambda record: record.status == PASSED)
     public = Public(records, places or {})
     parts = [public.text(part) for part in (*_head(name, records), *_failures(records), _deviations(records))]
@@ -84,7 +84,7 @@ _SHARED = {"root", "runner", "ubuntu", "user", "slime", "verl"}  # accounts that
 
 class Public:
     """Hides what would show this machine and its person: the records' checkouts and overlays have their own names, and
-    the directories `places` those that are given for them, such as `$CI_TASKS_HOME`."""
+    the directories `places` the names that are given for them, such as `$CI_TASKS_HOME`."""
 
     def __init__(self, records: Sequence[RunRecord], places: Mapping[str, str]) -> None:
         checkouts = [record.checkout for record in records if record.checkout]
@@ -106,5 +106,5 @@ class Public:
 
 
 def _words(texts: Iterable[str]) -> re.Pattern[str]:
-    """Any of the texts, where it is not a part of a longer word; nothing without texts."""
+    """Any of the texts, if it is not a part of a longer word; nothing without texts."""
     return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, texts)) or '(?!)'})(?![\w.-])")

@@ -2,7 +2,7 @@
 
 What a job or a person wrote is escaped wherever it is printed, and the policy in the page's head admits no script and
 no style but our own, by its digest. Its charts are a few polylines in a square of 100 by 100 that the page stretches;
-all words stand beside them as text, so that they stay readable.
+all words are beside them as text, so that they stay readable.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_LINES = 2000  # of a log
 _ALL_LINES = 80_000  # of all logs, so that GitHub takes the page as an attachment (25 MB)
 _LONGEST = 1000  # characters of a line
 _SYMBOLS = {"passed": "✓", "failed": "✗", "vacuous": "∅", "blocked": "⊘", "cancelled": "■", "lost": "?"}
-# They would show what stands beside them in another order, or not at all.
+# They would show the text beside them in another order, or not at all.
 _HIDING = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
@@ -61,7 +61,7 @@ def page(
     places: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """The page's text. `title` names the runs, `made` says at its foot when and by what, `steps` are the commands that
-    come next, `places` are as those of Public. Reads each log once, when its turn comes."""
+    come next, `places` are as in Public. Reads each log once, when its turn comes."""
     records = [run.record for run in runs]
     logs = [(run.record, run.log) for run in runs if run.log is not None]
     most = min(MOST_LINES, _ALL_LINES // max(len(logs), 1))
@@ -161,8 +161,8 @@ class Chart:
 @dataclass(frozen=True)
 class Bar:
     """A row's time. `began`, `held` and `ended` are in seconds since the epoch: when it started, when it had its GPUs
-    (None where it never had or needed any), and its end, or when it was last heard of. `phases` are (seconds, what
-    began then); `batch` is what was drawn together."""
+    (None if it never had or needed any), and its end, or when it was last heard of. `phases` are (seconds, what began
+    then); `batch` is what was drawn together."""
 
     row: str
     status: str
@@ -177,7 +177,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """A bar among those of its batch: `waiting` and `running` are the points of polylines."""
+    """A bar among its batch's: `waiting` and `running` are the points of polylines."""
 
     bar: Bar
     words: str
@@ -186,7 +186,7 @@ class TimelineRow:
 
 
 def _memory_of_others(sample: GpuSample) -> float | None:
-    """None where no other process is shown to have any."""
+    """None if no other process is shown to have any."""
     held = sum(process.memory or 0 for process in sample.processes if process.owner == "other")
     return held / _MIB_PER_GIB if held else None
 
@@ -203,8 +203,8 @@ _QUANTITIES: tuple[tuple[str, _Value, Callable[[Sequence[float]], float]], ...] 
 
 
 def gpu_charts(samples: Mapping[str, Sequence[GpuSample]]) -> list[Chart]:
-    """One for each quantity that nvidia-smi told, a line a GPU. `samples` are those of a row by UUID, in order of time;
-    none are no charts."""
+    """One for each quantity that nvidia-smi told, a line a GPU. `samples` are a row's, by UUID, in order of time;
+    without samples there are no charts."""
     start = min((several[0].t for several in samples.values()), default=0.0)
     charts = []
     for title, value, joined in _QUANTITIES:
@@ -259,7 +259,7 @@ def _chart(
 
 
 def _said(points: Points, words: Callable[[float], str]) -> str:
-    """What the line shows, for those who do not see it: its range and end, and where it has no finite value."""
+    """What the line shows, for readers who do not see it: its range and end, and where it has no finite value."""
     finite = [value for _, value in points if math.isfinite(value)]
     said = [f"{number(min(finite))} to {number(max(finite))}, at the end {number(finite[-1])}"] if finite else []
     odd = [f"{number(value)} at {words(at)}" for at, value in points if not math.isfinite(value)]
@@ -267,7 +267,7 @@ def _said(points: Points, words: Callable[[float], str]) -> str:
 
 
 def timeline(bars: Sequence[Bar]) -> list[TimelineRow]:
-    """The bars in the order of their starts, those of each batch on one scale."""
+    """The bars in the order of their starts, each batch's on one scale."""
     spans: dict[str, tuple[float, float]] = {}
     for bar in bars:
         start, end = spans.get(bar.batch, (bar.began, bar.ended))

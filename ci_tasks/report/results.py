@@ -47,7 +47,7 @@ _MOST_NAMED = 3  # rows that a command names
 
 
 def batch_result(name: str, records: Sequence[RunRecord], directories: Mapping[str, str]) -> BatchResult:
-    """The rows together; `directories` are those of runs by id."""
+    """The rows together; `directories` are the runs', by id."""
     if any(record.status in (words.RUNNING, words.PLANNED) for record in records):
         return BatchResult(name, words.RUNNING, None, tuple(records), directories)
     status = overall(statuses(records))
@@ -61,7 +61,7 @@ def statuses(records: Sequence[RunRecord]) -> list[str]:
 
 
 def table(records: Sequence[RunRecord], logs: Sequence[str], width: int | None = None) -> list[str]:
-    """One line a row: status, row, where there are several its host, time, evidence, reason and what became of earlier
+    """One line a row: status, row, its host if there are several, time, evidence, reason and what became of earlier
     attempts; then the log of each row that did not pass, and what else is to be said of the rows."""
     several = len({record.host for record in records}) > 1
     head = ("STATUS", "ROW", *(("HOST",) if several else ()), "TIME", "EVIDENCE", "REASON")
@@ -187,7 +187,7 @@ def _rank(deviation: Deviation) -> int:
 
 
 def evidence_of(record: RunRecord) -> str:
-    """That a script ran shows something only where it ran to a good end."""
+    """That a script ran shows something only if it ended well."""
     counts, parts = record.evidence, list[str]()
     if counts.kind in ("script", "set-up") and record.status != PASSED:
         return "-"
@@ -213,7 +213,7 @@ def _short(text: str) -> str:
 
 
 def wall_time(records: Sequence[RunRecord]) -> list[str]:
-    """The line below the table of a run of several rows of which one has GPUs, earlier attempts included."""
+    """The line below the table of a run of several rows, if one has GPUs, earlier attempts included."""
     every = [attempt for record in records for attempt in record.attempts]
     times = [(epoch_seconds(attempt.started_at), epoch_seconds(attempt.ended_at)) for attempt in every]
     spans = [(start, end) for start, end in times if start is not None and end is not None and end >= start]
@@ -228,7 +228,7 @@ def wall_time(records: Sequence[RunRecord]) -> list[str]:
 @dataclass(frozen=True)
 class Failure:
     """Rows that failed, or did not run, in one and the same way: their triages have one signature, or they give one
-    reason. `cause` is its class in `triage --json`, "" where none is known, `reason` what a person reads."""
+    reason. `cause` is its class in `triage --json`, "" if none is known, `reason` what a person reads."""
 
     status: str
     cause: str
@@ -276,8 +276,8 @@ def failures(records: Sequence[RunRecord]) -> list[Failure]:
 def next_steps(
     names: Sequence[str], records: Sequence[RunRecord], commands: Collection[str], kept: Collection[str] = ()
 ) -> list[NextStep]:
-    """What to type next. `names` are the runs' or their batches', `commands` those of the features here, `kept` the ids
-    of failed runs whose workspace or container is still there."""
+    """What to type next. `names` are the runs' or their batches', `commands` the features' commands, `kept` the ids of
+    failed runs whose workspace or container is still there."""
     of = {status: [record for record in records if record.status == status] for status in _PHRASES}
     steps = []
     if of[words.RUNNING] or of[words.PLANNED] or of[words.LOST]:

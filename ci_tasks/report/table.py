@@ -14,7 +14,7 @@ from ci_tasks.errors import one_line, printable, truncated
 
 GAP = "  "
 _INDENT = "    "  # of what continues below its row
-_LEAST = 24  # columns that a sentence needs to stand beside other cells
+_LEAST = 24  # columns that a sentence needs beside other cells
 _CELL = 400  # characters of a cell of markdown
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 # What markdown or HTML takes for more than text: an underscore only at a word's edge, a bracket only where a link ends.

@@ -50,19 +50,19 @@ def describe(triage: Triage, width: int | None = None, source: str = "") -> list
 
 
 def hang_groups(hang: Hang, width: int | None = None) -> list[str]:
-    """Who stood where when a run hung."""
+    """The place of each process when a run hung."""
     rows = [(group.who, group.where) for group in hang.groups[:_MOST_GROUPS]]
     return Table(rows, ("PROCESSES", "WHERE")).text(width) if rows else []
 
 
 def exceptions_of(record: RunRecord) -> list[tuple[str, str]]:
-    """(what it is, exception) of those that the probe saw in the row's processes."""
+    """(what it is, exception) of the exceptions that the probe saw in the row's processes."""
     return [("uncaught", printable(text)) for text in record.probe.exceptions] if record.probe else []
 
 
 def numbered_context(triage: Triage) -> list[tuple[int, str]]:
-    """The lines around the blamed one with their numbers, without what CI puts before each; none where it is not
-    among them."""
+    """The lines around the blamed one with their numbers, without what CI puts before each; none if it is not among
+    them."""
     if triage.line not in triage.context or not triage.line_no:
         return []
     first = triage.line_no - triage.context.index(triage.line)

@@ -1,5 +1,5 @@
-"""gpu.csv → what a run's GPUs did: peaks, oddities, who held the memory. Only what was sampled is claimed, and where
-there was no sample is said. Pure.
+"""gpu.csv → what a run's GPUs did: peaks, oddities, who held the memory. It claims only what was sampled, and says when
+there was no sample. Pure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def gpu_use(
     ended_at: float | None,
     out_of_memory: bool = False,
 ) -> GpuUse | None:
-    """What the samples show of the GPUs with these UUIDs, or numbers; None where they show nothing of them."""
+    """What the samples show of the GPUs with these UUIDs, or numbers; None if they show nothing of them."""
     gpus = [_Gpu(own) for own in own_samples(samples, uuids, ids).values()]
     if not gpus:
         return None

@@ -33,7 +33,7 @@ _UNREADABLE = (OSError, UnreadableRun)
 
 @dataclass(frozen=True)
 class RunQuery:
-    """Which runs are meant; what is empty leaves everything in. `row` are parts of names, of which one has to be in it;
+    """Which runs are meant; what is empty leaves everything in. `row` are parts of names: one of them has to be in it;
     `commit` is the beginning of one; `since` and `until` are seconds since 1970, the second exclusive."""
 
     label: str = ""
@@ -50,8 +50,8 @@ class RunQuery:
 
 
 def search(query: RunQuery) -> list[RunRecord]:
-    """The records of the runs that `query` admits, newest first; those that go on too. A run whose files were removed
-    has what the history knows, and `files_gone`."""
+    """The records of the runs that `query` admits, newest first, including runs that are not over. A run whose files
+    were removed has what the history knows, and `files_gone`."""
     where, values = _where(query)
     lines = _ask(f"SELECT batch, number, record_json FROM runs WHERE {where} {index.NEWEST_FIRST}", *values)
     found: list[RunRecord] = []
@@ -65,8 +65,8 @@ def search(query: RunQuery) -> list[RunRecord]:
 
 
 def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
-    """Row → the median of what it took where it passed, in seconds without its wait for GPUs, by its newest runs on
-    `hosts`; of a row that has none there, on all hosts. A row that has never passed is not in it."""
+    """Row → the median duration of its newest passed runs on `hosts`, in seconds without its wait for GPUs; for a row
+    that has none there, on all hosts. A row that has never passed is not in it."""
     found = _ask(
         "SELECT row, host, max(seconds - coalesce(queued, 0), 0) FROM runs "
         f"WHERE label = ? AND status = ? AND seconds IS NOT NULL AND NOT retry {index.NEWEST_FIRST}",
@@ -82,7 +82,7 @@ def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
 
 
 def expected_seconds(label: str, hosts: Sequence[str], rows: Collection[str] = (), only: str = "") -> float | None:
-    """How long a run of these rows, or of those that `only` means, takes if they run at once: the longest of them,
+    """How long a run of these rows, or of the rows that `only` means, takes if they run at once: the longest of them,
     after what usually comes before the first row of the label on `hosts`, such as install steps. None if no such row
     has passed before."""
     parts = [part for each in only.split(",") if (part := each.strip())] or [""]
@@ -139,8 +139,8 @@ def _tally(names: tuple[str, str, str], entries: list[tuple[Any, ...]]) -> RowTa
 
 def latest(label: str, checkout: str) -> dict[str, str]:
     """The newest batch of a label from the checkout at that path: how each row of it ended last, in the order of the
-    rows; `running` or `planned` where it has not. A batch that was only planned, or has yet to begin, is none. Empty
-    where there is no such batch."""
+    rows; `running` or `planned` if it has not. A batch that was only planned, or has yet to begin, is none. Empty if
+    there is no such batch."""
     lines = _ask(
         "SELECT row, status FROM runs WHERE batch = ("
         "SELECT batch FROM runs WHERE label = ? AND checkout = ? AND status NOT IN (?, ?, ?) AND NOT retry "
@@ -180,7 +180,7 @@ def _ask(query: str, *values: Any, at_any_price: bool = True) -> list[tuple[Any,
 
 
 def _record(batch: str, number: int, text: str) -> RunRecord:
-    """The run's own record where it is there."""
+    """The run's own record if it exists."""
     run = index.run_dir(batch, number)
     try:
         if os.path.exists(run.plan):
@@ -217,8 +217,8 @@ def _median(values: list[float]) -> float | None:
 
 
 def sync(connection: index.Connection) -> None:
-    """Look at batches that are not known yet, those of which a row may change, and new ones that have changed. What is
-    final stays, also when its files are removed. Raises sqlite3.Error, OSError."""
+    """Look at batches that are not known yet, batches with a row that may change, and new ones that have changed. What
+    is final stays, also when its files are removed. Raises sqlite3.Error, OSError."""
     runs = store.home() / "runs"
     indexed = {name: (is_open, seen) for name, is_open, seen in index.lines(connection, "SELECT * FROM batches")}
     batches = dict.fromkeys(name for name, (is_open, _) in indexed.items() if is_open)
@@ -273,7 +273,7 @@ def _has_changed(batch: Path, seen: int) -> bool:
 
 
 def _changed_at(directory: Path) -> int | None:
-    """When a directory changed, in nanoseconds; 0 where that is too fresh to be relied on, None where there is none."""
+    """When a directory changed, in nanoseconds; 0 if that is too new to be relied on, None if there is none."""
     try:
         changed = os.stat(directory).st_mtime_ns
     except OSError:

@@ -132,7 +132,7 @@ def stored(value: Any) -> Any:
 
 def passed_runs(label: str, row: str, count: int) -> list[RunDir]:
     """The newest runs of the row that passed and have their logs, the newest first, as far as the history knows them
-    already; none where it cannot be used."""
+    already; none if it cannot be used."""
     condition = "label = ? AND row = ? AND status = ? AND NOT retry"
     query = f"SELECT batch, number FROM runs WHERE {condition} {NEWEST_FIRST} LIMIT ?"
     try:
@@ -150,8 +150,8 @@ def run_dir(batch: str, number: int) -> RunDir:
 
 
 def with_connection(work: Callable[[Connection], _Answer]) -> _Answer:
-    """What `work` finds in the database, which is made where there is none. It is done a second time, on an empty
-    database, where the first shows that this one is damaged. One that is locked, on a full disk or not ours to write is
+    """What `work` finds in the database, which is made if there is none. It is done a second time, on an empty
+    database, if the first shows that this one is damaged. One that is locked, on a full disk or not ours to write is
     left alone. Raises HistoryUnavailable."""
     place = _path()
     try:
@@ -192,7 +192,7 @@ def _connected(place: Path, work: Callable[[Connection], _Answer]) -> _Answer:
 
 
 def _make_tables(connection: Connection) -> None:
-    """Where they are not there, or are those of another version. Raises sqlite3.Error."""
+    """If they are missing, or of another version. Raises sqlite3.Error."""
     if _version(connection) == VERSION:
         return
     with transaction(connection):

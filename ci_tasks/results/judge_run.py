@@ -167,7 +167,7 @@ def _read_log(run: RunDir, ended: JobEnd, plan: RunDescription) -> tuple[LogFact
 def log_triage(
     run: RunDir, ended: JobEnd, plan: RunDescription | None = None, candidates: CandidateReader | None = None
 ) -> Triage:
-    """Why a run ended so, as far as its log, its processes and the last runs that passed say. `candidates` are those of
+    """Why a run ended so, as far as its log, its processes and the last runs that passed say. `candidates` come from
     its log, if that was read."""
     from ci_tasks.logs.triage.log_triage import analyse  # commands that only look load none of it
 
@@ -196,7 +196,7 @@ def modules_lacking(checkout: str) -> Callable[[str], bool]:
 
 
 def _read(kind: type[T], path: str) -> T | None:
-    """A file that the job can change; None where it holds something else."""
+    """A file that the job can change; None if it holds something else."""
     try:
         return read_record(kind, path)
     except (OSError, RecordError):

@@ -1,4 +1,4 @@
-"""The record of a run, or what can be said of one without; and which run is meant where a command is for one row."""
+"""The record of a run, or what is known of a run without one; and which run is meant if a command is for one row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class UnreadableRun(UsageError):
 
 
 def read_run_record(run: RunDir) -> RunRecord | None:
-    """The content of record.json; None where there is none. Raises UnreadableRun, OSError."""
+    """The content of record.json; None if there is none. Raises UnreadableRun, OSError."""
     with _readable():
         return read_record(RunRecord, run.record)
 
@@ -51,8 +51,8 @@ def _readable() -> Iterator[None]:
 
 
 def find_one(name: str, statuses: tuple[str, ...] = NOT_PASSED) -> tuple[str, RunDir]:
-    """The one run that `name` means; where it was chosen among several, a line on standard error says so. Raises
-    UnknownName, and UsageError where none can be chosen."""
+    """The one run that `name` means; if it was chosen among several, a line on standard error says so. Raises
+    UnknownName, and UsageError if none can be chosen."""
     runs = store.find(name)
     if len(runs) == 1:
         return runs[0]
@@ -64,8 +64,8 @@ def find_one(name: str, statuses: tuple[str, ...] = NOT_PASSED) -> tuple[str, Ru
 
 
 def choose(name: str, records: Mapping[str, RunRecord], statuses: tuple[str, ...] = NOT_PASSED) -> str:
-    """The id of the only run with such a status. Raises UsageError, whose hint lists those that may be meant, for the
-    COMMAND that ci_tasks.cli.program fills in."""
+    """The id of the only run with such a status. Raises UsageError, whose hint lists the runs that may be meant, for
+    the COMMAND that ci_tasks.cli.program fills in."""
     candidates = {id: record for id, record in records.items() if record.status in statuses}
     if len(candidates) == 1:
         return next(iter(candidates))

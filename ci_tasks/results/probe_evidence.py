@@ -46,7 +46,7 @@ _WHY_COMPILED = (
 
 
 def read_run_evidence(run: RunDir) -> RunEvidence | None:
-    """The content of evidence.jsonl; None where there is none."""
+    """The content of evidence.jsonl; None if there is none."""
     try:
         return parse_lines(read_file(run.evidence_file, MAX_WRITTEN).decode("utf-8", "replace"))
     except OSError:
@@ -92,8 +92,8 @@ def with_imports(around: RunEnvironment, evidence: RunEvidence | None, test: str
 
 
 def test_process(evidence: RunEvidence, test: str | None) -> ProcessEvidence | None:
-    """The process that ran the row's test file; where the row names none, the one that imported the most of what is
-    watched. None where no process did either."""
+    """The process that ran the row's test file; if the row names none, the one that imported the most of what is
+    watched. None if no process did either."""
     if test is not None:
         runs = [process for process in evidence.processes if _is_path_of(_script(process), test)]
         named = [process for process in evidence.processes if any(_is_path_of(word, test) for word in process.argv)]
@@ -105,7 +105,7 @@ def test_process(evidence: RunEvidence, test: str | None) -> ProcessEvidence | N
 
 
 def _any_of_one_interpreter(evidence: RunEvidence) -> ProcessEvidence | None:
-    """The first process where all had the same packages: whichever did the work, it had those."""
+    """The first process, if all had the same packages: then the process that did the work had them too."""
     listed = [process for process in evidence.processes if process.packages]
     interpreters = {(process.executable, process.packages) for process in listed}
     return min(listed, key=lambda process: process.started_at) if len(interpreters) == 1 else None
@@ -130,7 +130,7 @@ def _is_path_of(word: str, test: str) -> bool:
 
 
 def packages_key(process: ProcessEvidence, evidence: RunEvidence) -> str:
-    """Which packages its interpreter has: those of its parent, if it is a fork."""
+    """Which packages its interpreter has: its parent's, if it is a fork."""
     by_key = {other.key: other for other in evidence.processes}
     for _ in range(len(by_key)):
         parent = by_key.get(process.parent)
@@ -253,7 +253,7 @@ class OverlayUse:
 
 
 def overlay_use(overlay: Overlay, directory: str, evidence: RunEvidence | None) -> OverlayUse:
-    """`directory` is where the run had the overlay's packages; not absolute where that is not known."""
+    """`directory` is where the run had the overlay's packages; not absolute if that is not known."""
     processes = evidence.processes if evidence is not None else ()
     below = tuple(f"{name}." for name in overlay.modules)  # the overlay's packages, and modules in them
     seen = [(each, module) for each in processes for module in each.imports if f"{module.name}.".startswith(below)]

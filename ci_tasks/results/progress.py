@@ -42,7 +42,7 @@ def line_summary(line: bytes, formats: tuple[MetricFormat, ...] = ()) -> str:
 
 
 def metrics_summary(line: bytes, formats: tuple[MetricFormat, ...] = ()) -> str:
-    """`step 12, reward 0.43` of a line of metrics; "" where it is none. `formats` are further ways to log them."""
+    """`step 12, reward 0.43` of a line of metrics; "" if it is none. `formats` are further ways to log them."""
     is_likely = b"{" in line or b" - " in line  # most lines have neither, and what follows costs more
     match = _STEP.search(line) if is_likely else None
     values = _values(line, formats) if match else {}

@@ -36,6 +36,6 @@ def percents(bounds: tuple[float, float]) -> tuple[int, int]:
 
 
 def rate_and_interval(failed: int, runs: int) -> str:
-    """The rate and its 95 % interval, or `-` where nothing was tried."""
+    """The rate and its 95 % interval, or `-` if nothing was tried."""
     low, high = percents(interval(failed, runs))
     return f"{100 * failed / runs:.0f} % ({low}–{high} %)" if runs else "-"

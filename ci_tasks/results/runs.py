@@ -44,7 +44,7 @@ def is_over(run: RunDir) -> bool:
 
 
 def pending_phase(run: RunDir) -> str:
-    """Of a run that has not begun, what the command does that may begin it; empty where none will."""
+    """For a run that has not started, what its command does now; empty if no command will start it."""
     batch = read_state_if_readable(os.path.dirname(run.path))
     is_pending = batch is not None and batch.is_active and not os.path.exists(run.record)
     return batch.phase if batch is not None and is_pending else ""
@@ -66,7 +66,7 @@ def seconds_since_start(run: RunDir) -> float | None:
 
 def queue_seconds(events: Iterable[Event]) -> float | None:
     """How long a run waited for GPUs and host-wide locks: the sum of all waits in seconds, each ended by what it was
-    for, or by the run; 0 where nothing kept it waiting, None where its events do not say."""
+    for, or by the run; 0 if it did not wait, None if its events do not say."""
     begun, since, total = False, None, 0.0
     for event in events:
         if not 0 < event.t < _FAR:
@@ -119,7 +119,8 @@ def new_record(
     environment: Environment = Environment(),
     queued: float | None = None,
 ) -> RunRecord:
-    """What is known of a run of this plan. `gpu_ids` are those that its log names, `queued` seconds that it waited."""
+    """What is known of a run of this plan. `gpu_ids` are the GPUs that its log names, `queued` the seconds that it
+    waited."""
     started, ended = status.started_at, status.ended_at
     observed = [item for call in calls for item in call.deviations]
     # What the adapter saw happen replaces what the plan foresaw under the same name.

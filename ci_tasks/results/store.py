@@ -144,7 +144,7 @@ def directories(path: Path) -> list[str]:
 
 
 def planned_at(batch: str) -> int:
-    """When the first row of a batch was planned, in nanoseconds since 1970; 0 where that is not known."""
+    """When the first row of a batch was planned, in nanoseconds since 1970; 0 if that is not known."""
     try:
         return os.stat(home() / "runs" / batch / "01" / "plan.json").st_mtime_ns
     except OSError:
@@ -152,10 +152,10 @@ def planned_at(batch: str) -> int:
 
 
 def find(name: str) -> list[tuple[str, RunDir]]:
-    """The runs that `name` means: an id, a batch, the beginning of either, or `last` for the newest batch that runs,
-    or of which a row has begun; where there is none, the newest of all. BATCH.1 and `last.1` are row 1.
+    """The runs that `name` means: an id, a batch, the beginning of either, or `last` for the newest batch that runs, or
+    that has a row which started; if there is none, the newest of all. BATCH.1 and `last.1` are row 1.
 
-    Raises UnknownName where there is none, and BatchHasNoRows for a batch whose rows are not known yet.
+    Raises UnknownName if there is none, and BatchHasNoRows for a batch whose rows are not known yet.
     """
     batch, _, number = name.rpartition(".") if is_row(name) else (name, "", "")
     if batch == "last" and (newest := _newest_rows()):
@@ -197,8 +197,8 @@ def _newest_rows() -> list[tuple[str, RunDir]]:
 
 
 def has_begun(batch: str) -> bool:
-    """Whether a row of it may have begun, or has its end on record: not where it was only planned, nor where its
-    command was killed before."""
+    """Whether a row of it may have started, or has its end on record: not if it was only planned, or if its command was
+    killed before."""
     return any(os.path.exists(file) for _, run in rows_of(batch) for file in (run.record, run.status, run.remote))
 
 
@@ -247,7 +247,7 @@ def _stamp(batch: str) -> str:
 @dataclass(frozen=True)
 class BatchState:
     """`preparing`: the code, the hosts and the plans; `installing`: the install steps that its rows share; `running`:
-    rows start and run, and one that has not begun waits; `ended`: the command is over, or has left its rows to
+    rows start and run, and a row that has not started waits; `ended`: the command is over, or has left its rows to
     themselves. `machine`, `pid`, `pid_start` and `boot_id` tell the command's process, its owner, from any other."""
 
     phase: Phase
@@ -279,7 +279,7 @@ class BatchState:
 
     @property
     def why_not_started(self) -> str:
-        """Why a row of it has not begun, when it is not active."""
+        """Why a row of it has not started, when it is not active."""
         if self.phase == "ended":
             return "the command ended before the row started"
         restarted = self.boot_id not in (None, processes.boot_id())
@@ -287,8 +287,8 @@ class BatchState:
 
 
 def write_phase(batch: str | Path, phase: Phase) -> None:
-    """Put the phase of this process's command on record. A batch that is gone by now needs none; nor does the end
-    where the disk is full: it is found out. Raises OSError."""
+    """Put the phase of this process's command on record. A batch that is gone by now needs none; nor does the end if
+    the disk is full: it is found out. Raises OSError."""
     me = processes.identity()
     state = BatchState(phase, me.pid, me.pid_start, me.boot_id, os.uname().nodename, time.time())
     with suppress(*((OSError,) if phase == "ended" else (FileNotFoundError,))):

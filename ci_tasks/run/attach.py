@@ -1,8 +1,8 @@
 """`attach`, `fetch`, `cancel` and `logs --follow`: coming back to runs, wherever they are.
 
-A run of this machine is read where it is. The files of one on another host are fetched first: their mirror grows on
-from where it stopped. Several people may watch one run, and several processes here: one of them writes the mirror. With
-`--host`, runs that another client started are known here too from then on.
+A run of this machine is read in place. The files of a run on another host are fetched first: their mirror continues at
+its end. Several people may watch one run, and several processes here: one of them writes the mirror. With `--host`,
+runs that another client started are known here too from then on.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
 
 
 def fetch(name: str, config: Config, host: str | None) -> list[LocatedRun]:
-    """Fetch what there is of runs: everything of those that have ended, the log so far of the others."""
+    """Fetch runs: all files of a run that has ended, the log so far of the others."""
     fetched = []
     with attached(find_runs(name, config, host)) as runs:
         watch(runs, is_done=lambda run: run.poll().is_over or run.is_caught_up())
@@ -208,7 +208,7 @@ def watch(
 
 
 def host_of_run(remote: RemoteLocation) -> HostSpec:
-    """The host where the run is, as it was called then: hosts.yaml may say something else by now."""
+    """The run's host, by its name at that time: hosts.yaml may have changed since."""
     return HostSpec(remote.host, remote.kind, remote.address, workspace=remote.workspace, persist=remote.persist)
 
 
@@ -256,7 +256,7 @@ def _adopt(remote_run: RunSummary, spec: HostSpec, connection: ReconnectingConne
 
 
 def cancel(name: str, config: Config, host: str | None) -> list[LocatedRun]:
-    """End runs with everything they started, and a command that would start more of them. Returns those that were
+    """End runs with everything they started, and a command that would start more of them. Returns the runs that were
     running or waiting."""
     try:
         found = find_runs(name, config, host)

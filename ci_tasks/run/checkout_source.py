@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class CheckoutSource:
     """A checkout, how it was found, and its workflow. `rev` is None for the working tree. `given` is what a person says
-    of what only GitHub knows. `conversions`: where `path` is a copy, what CI's checkout would convert of
-    what it is a copy of."""
+    of what only GitHub knows. `conversions`: if `path` is a copy, what CI's checkout would convert in the original."""
 
     path: Path
     how: str
@@ -71,8 +70,8 @@ class CheckoutSource:
         return printable(f"checkout: {self.path}{f' at {self.rev}' if self.rev else ''} ({self.how})")
 
     def with_outputs_of(self, jobs: Sequence[RecoveredJob], option: str = "") -> CheckoutSource:
-        """The same, with the outputs of jobs that the logs of `jobs` show where none are given. Raises UsageError if
-        the `option` that names them asks for some, and they show none."""
+        """The same, with the outputs of jobs that the logs of `jobs` show if none are given. Raises UsageError if the
+        `option` that names them asks for some, and they show none."""
         from ci_tasks.logs.job_row import shown_outputs
 
         event = event_context(self, secrets=self.workflow.secrets)
@@ -99,12 +98,11 @@ class CheckoutSource:
 class RunRequest:
     """What a person asked for. `host` names hosts and pools with commas between them. `out` is where `plan` writes,
     `fresh_env` says that no packages of earlier runs are used, `keep` that a failed run leaves its container and
-    workspace. `image` replaces CI's. `rows` are whole names, and count instead of `only` where there are any.
-    `by_runner`: the rows take no GPU locks themselves, so the runner does, and they start Ray.
-    `slots` is how many rows without GPUs may run at once if no client starts them one after another,
-    `prefetch`: what they will download comes first.
-    `run_needs`: jobs whose outputs decide the rows are run here. `probe`: the row's interpreters get it.
-    `files`, name → text, are put into each run directory here: what a feature needs to know of the run when it ends."""
+    workspace. `image` replaces CI's. `rows` are whole names, and count instead of `only` if there are any. `by_runner`:
+    the rows take no GPU locks themselves, so the runner does, and they start Ray. `slots` is how many rows without GPUs
+    may run at once if no client starts them one after another, `prefetch`: what they will download comes first.
+    `run_needs`: jobs whose outputs decide the rows are run here. `probe`: the row's interpreters get it. `files`, name
+    → text, are put into each run directory here: what a feature needs to know of the run when it ends."""
 
     label: str
     only: str | None = None
@@ -168,8 +166,8 @@ def open_source(
 
 
 def event_context(source: CheckoutSource, *, secrets: tuple[str, ...] | None = None) -> EventContext:
-    """What GitHub would know of this checkout. `secrets` are the names that count as set; by default those that the
-    caller's environment has. Their values stay there: a comparison reads them."""
+    """What GitHub would know of this checkout. `secrets` are the names that count as set (default: the ones in the
+    caller's environment). Their values stay there: a comparison reads them."""
     from ci_tasks.workflow.context import EventContext
 
     named = re.search(r"([^/:]+/[^/]+?)(?:\.git)?/?$", source.origin)  # owner/name
@@ -211,7 +209,7 @@ def _read(path: Path, rev: str | None, name: str | None, given: GivenValues) -> 
 
 
 def _usual(path: Path, rev: str | None) -> str:
-    """The workflow that is meant if none is named: that of a suite, else the only one. Raises CheckoutError."""
+    """The workflow that is meant if none is named: a suite's, else the only one. Raises CheckoutError."""
     usual = usual_workflows()
     there = workflow_files(path, rev)
     candidates = [name for name in usual if name in there] or (usual if not there else there if len(there) == 1 else [])
@@ -262,7 +260,8 @@ def find_checkout(repo: str | None) -> tuple[Path, str]:
     if named := os.environ.get(REPO_ENV):
         return _directory(named, REPO_ENV), REPO_ENV
     here = Path.cwd()
-    # Else the checkout of another project that this lies in: its rows are meant, although no suite knows its workflow.
+    # Else the checkout of another project that contains this directory: its rows are meant, although no suite knows its
+    # workflow.
     ours = resources.path(SAMPLE).parent.parent
     others = (each for each in (here, *here.parents) if each != ours and workflow_files(each, None))
     if directory := current_checkout() or next(others, None):
@@ -274,7 +273,7 @@ def find_checkout(repo: str | None) -> tuple[Path, str]:
 
 
 def current_checkout() -> Path | None:
-    """The checkout that the current directory is, or lies in."""
+    """The checkout that the current directory is, or is in."""
     here = Path.cwd()
     return next((directory for directory in (here, *here.parents) if _has_workflow(directory)), None)
 

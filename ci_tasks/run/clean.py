@@ -101,7 +101,7 @@ def _answer(connection: ReconnectingConnection, script: str, *words: str) -> lis
 
 
 def _containers_and_images(connection: ReconnectingConnection, spec: HostSpec) -> list[str]:
-    """Those of runs of this host's home, with their sizes, and where there are some a line before them."""
+    """The ones of runs in this host's home, with their sizes, below a heading if there are any."""
     if spec.runtime not in ("docker", "podman"):
         return []
     pairs = (line.partition(" ") for line in _answer(connection, _OF_RUNS, spec.runtime))

@@ -56,7 +56,7 @@ class RunPrepared:
 @dataclass(frozen=True)
 class RowChanged:
     """A row waits, is given to a host, runs there, writes nothing, or has ended with a status, which only the end has.
-    `note` says what it waits for, or why it ended so; `directory` is that of its run, "" before it has one."""
+    `note` says what it waits for, or why it ended so; `directory` is its run's, "" before it has one."""
 
     time: str
     event: RowEvent
@@ -285,7 +285,7 @@ class BatchJournal:
 
 
 def resumable(label: str, checkout: str) -> BatchJournal:
-    """The newest command of this label and checkout that has rows without an end. Raises UsageError where there is
+    """The newest command of this label and checkout that has rows without an end. Raises UsageError if there is
     none."""
     for name in sorted(store.batches(), reverse=True):
         journal = read_journal(Batch(name, store.home() / "runs" / name))
@@ -306,7 +306,7 @@ def resumable(label: str, checkout: str) -> BatchJournal:
 
 
 def read_journal(batch: Batch) -> BatchJournal | None:
-    """The journal of a batch; None where it has none. A last line that was cut short never was."""
+    """The journal of a batch; None if it has none. A last line that was cut short never was."""
     path = batch.path / JOURNAL
     try:
         with open(path, encoding="utf-8") as source:

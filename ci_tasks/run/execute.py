@@ -85,9 +85,9 @@ class StartedAttempt:
 @dataclass
 class RowExecution:
     """One row. `seconds` is how long it is expected to take, `usual_seconds` how long it took before. `earlier` are its
-    attempts that have ended, and `repeats_failure`: it may be asked once more where it failed. `is_stopped`: another
-    row's end ended it. `last_end` is the record and the directory of the last attempt that ended: the row's own, if no
-    host is left for another one."""
+    attempts that have ended, and `repeats_failure`: it may be asked once more if it failed. `is_stopped`: another row's
+    end ended it. `last_end` is the record and the directory of the last attempt that ended: the row's own, if no host
+    is left for another one."""
 
     position: int
     row: Row
@@ -107,8 +107,8 @@ class RowExecution:
         return self.record is None and self.attempt is None
 
     def hosts_of(self, sessions: Sequence[HostSession]) -> list[HostSession]:
-        """The hosts that may run it, as far as is known: those where no attempt of it ended, else perhaps those where
-        it failed. One that was dropped only if there is no other."""
+        """The hosts that may run it, as far as is known: hosts on which no attempt of it ended, else perhaps hosts on
+        which it failed. One that was dropped only if there is no other."""
         able = [session for session in sessions if not session.missing_for(self.row)]
         ends = {attempt.host: attempt.status for attempt in self.earlier}
         again = [session for session in able if self.repeats_failure and ends.get(session.name) in _FAILURES]
@@ -153,8 +153,8 @@ class LabelExecution:
         ]
         self._next_picture_at = self._all_started_at = 0.0
         self._stopping = False
-        # Numbers of attempts, of which a host may still make the directory; of one that never left, its row, which may
-        # have it again.
+        # Numbers of attempts: a host may still make their directory. For an attempt that was not sent, its row, which
+        # may use the number again.
         self._used: dict[int, str | None] = {}
 
     @property

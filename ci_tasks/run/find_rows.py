@@ -52,7 +52,7 @@ def list_jobs(
     source: CheckoutSource, label: str | None = None, base: str | None = None, *, run_needs: bool = False
 ) -> list[Row]:
     """Every row of the checkout's workflow, or of one label. With `run_needs`, jobs whose outputs decide a matrix run
-    here; otherwise its row says `dynamic`, but where only the label of changed tests is asked for, and nothing of the
+    here; otherwise its row says `dynamic`, unless only the label of changed tests is asked for, and nothing of the
     checkout is executed."""
     event = event_context(source, secrets=source.workflow.secrets)
     if head := find_commit(source.path, source.rev or "HEAD"):
@@ -113,7 +113,7 @@ def find_rows(
 
 
 def _runs_here(source: CheckoutSource, id: str) -> bool:
-    """Whether the job, or those that it calls, can be run only to know their outputs."""
+    """Whether the job, or the jobs that it calls, can be run only to know their outputs."""
     job = source.workflow.jobs.get(id)
     return job is not None and (job.calls or job.is_labelled) and not _why_not_here(job)
 
@@ -121,7 +121,7 @@ def _runs_here(source: CheckoutSource, id: str) -> bool:
 def _with_outputs(
     source: CheckoutSource, id: str, event: EventContext, workspace: Path, checkout: Checkout
 ) -> EventContext:
-    """The event that knows the outputs of the job, and of those which it needs for them."""
+    """The event that knows the outputs of the job, and of the jobs that it needs for them."""
     if id in event.outputs:
         return event
     workflow, job = source.workflow, source.workflow.jobs[id]
@@ -143,7 +143,7 @@ def _with_outputs(
 
 
 def _rows(source: CheckoutSource, job: Job, event: EventContext) -> list[Row]:
-    """The job's rows. Raises UnknownValueError where only GitHub knows them."""
+    """The job's rows. Raises UnknownValueError if only GitHub knows them."""
     job_rows = rows.rows(source.workflow, job, event, source.suite.describe)
     if any(row.dynamic for row in job_rows):
         raise _undecided(source, job, event)

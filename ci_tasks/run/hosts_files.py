@@ -1,5 +1,5 @@
-"""Which hosts.yaml files count: the built-in hosts, the user's file, that of the current directory, CI_TASKS_HOSTS.
-Below each of them is what it includes: another file, such as one of a lab, or that of a git repository.
+"""Which hosts.yaml files count: the built-in hosts, the user's file, the current directory's, CI_TASKS_HOSTS. Below
+each of them are the files that it includes: another file, such as a lab's, or the one of a git repository.
 
 A file in the checkout under test is written by the author of the checkout. It counts after the user has trusted its
 content, which our state directory remembers by its hash, and then only its overrides.
@@ -74,7 +74,7 @@ def _included(name: str, file: Path, notices: list[str], checkouts: Sequence[str
     path = file.resolve().parent / Path(name).expanduser()
     is_address = re.match(_ADDRESS, name) is not None
     label = safe_output.masked_with_forms(name) if is_address else resources.shown(path)
-    if re.match(_LOGIN, name):  # git would pass it on as an argument, which everybody on this machine can read
+    if re.match(_LOGIN, name):  # git would pass it on as an argument, which every user of this machine can read
         raise ConfigError("include must not contain a login", file=label, hint="git's credential helper may have it")
     if not is_address and _in_checkout(path, checkouts or (None,)):
         hint = f"copy it next to {resources.shown(file)}"
@@ -168,7 +168,7 @@ def _files() -> Iterator[Path]:
 
 
 def _in_checkout(file: Path, checkouts: Sequence[str | Path | None]) -> bool:
-    """Whether the file, or a link to it, lies in one of the checkouts, or in that of the current directory."""
+    """Whether the file, or a link to it, is in one of the checkouts, or in the current directory's checkout."""
     places = (Path(os.path.abspath(file)), file.resolve())
     return any(place.is_relative_to(directory) for directory in _directories(checkouts) for place in places)
 

@@ -1,4 +1,4 @@
-"""^C, SIGTERM and a terminal that is closed: all of them cancel, and are held back where they must not come between two
+"""^C, SIGTERM and a terminal that is closed: all of them cancel, and are deferred while they must not come between two
 lines."""
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Interrupts:
                 signal.signal(number, self._press)
 
     def allow(self) -> None:
-        """Raises KeyboardInterrupt where it was deferred."""
+        """Raises KeyboardInterrupt if it was deferred."""
         self._is_deferred = False
         if self.count:
             raise KeyboardInterrupt

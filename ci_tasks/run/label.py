@@ -204,9 +204,9 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_o
 
 
 def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchResult:
-    """Run the failed step of a kept run again, and those after it, with the working tree as it is now, where it was
-    kept. It is a run of its own: see ci_tasks.planning.planner. The agent brings the kept workspace to the new tree
-    before it starts."""
+    """Run the failed step of a kept run and the steps after it again, in its workspace, with the current working tree.
+    It is a run of its own: see ci_tasks.planning.planner. The agent brings the kept workspace to the new tree before it
+    starts."""
     from ci_tasks.run.attach import host_of_run
 
     id, run = _kept_run(name)
@@ -292,7 +292,7 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
 
 
 def _forget_kept(id: str) -> None:
-    """Nothing is left of the run, and of those that it went on from, as far as they are known here."""
+    """Nothing is left of the run, and of the runs that it continued, if they are known here."""
     while id:
         try:
             ((_, run),) = store.find(id)

@@ -55,8 +55,8 @@ _PREFETCHING, _INSTALLING = "prefetching", "install steps"
 @dataclass(frozen=True)
 class PreparedBatch:
     """All rows of one command, and the hosts that take part. With one host it is clear where each row runs:
-    `planned_rows` are the plans, by the row's position; `planner` makes those that are missing. `threads` make several
-    hosts ready. `journal` is that of the earlier command which this one resumes."""
+    `planned_rows` are the plans, by the row's position; `planner` makes the missing ones. `threads` make several hosts
+    ready. `journal` belongs to the earlier command that this one resumes."""
 
     batch: Batch
     rows: tuple[Row, ...]
@@ -86,9 +86,9 @@ def prepare(
     *,
     only_plans: bool = False,
 ) -> PreparedBatch:
-    """Find every row that was asked for, or those of an earlier command, and its hosts. Leaves nothing where it
-    raises, but for what an earlier command left. When it returns, ^C is deferred until the batch is closed. With
-    `only_plans` the rows will not run."""
+    """Find the rows that were asked for, or an earlier command's, and their hosts. If it raises, it leaves only what an
+    earlier command left. When it returns, ^C is deferred until the batch is closed. With `only_plans` the rows will not
+    run."""
     specs = config.select_hosts(request.host)
     print_override_warnings(config, source)
     _check_home_outside_checkout(source)
@@ -283,7 +283,7 @@ class RowPlanner:
         return replace(facts, python_problem=python_problem(requirement, version))
 
     def plan_row(self, row: Row, session: HostSession, number: int) -> PreparedRow:
-        """Plan `row` for the host and write its run directory. Raises Blocked where the host cannot say enough."""
+        """Plan `row` for the host and write its run directory. Raises Blocked if the host cannot say enough."""
         run, executor = self.batch.run_dir(number), session.executor
         drafted = self._make_plan(row, session, number)
         test = self.code.read_file(row.test) if row.test else None
@@ -342,7 +342,7 @@ class RowPlanner:
         return (*self.config.overrides, *self.source.suite_overrides)
 
     def install_problem(self, problem: str) -> str:
-        """Why install steps failed, with the override that would fix it, where one is known."""
+        """Why install steps failed, with the override that would fix it, if one is known."""
         from ci_tasks.planning.pip_commands import entry, suggested_override
 
         override = suggested_override(problem, self.job_rows.job, self.overrides)

@@ -40,7 +40,7 @@ def open_view(title: str, rows: Sequence[RunDir]) -> ProgressView:
 
 class PlainView(ProgressView):
     """A line when a row starts, moves, ends or stalls, when a host comes or goes, and a reminder in between. With
-    several hosts, of which events tell, a line says where a row is."""
+    several hosts, which events name, a line says where a row is."""
 
     def __init__(self) -> None:
         self._note = ""  # the last one

@@ -37,8 +37,8 @@ def report(
     brief: bool = False, quiet: bool = False, deviations: bool = False,
 ) -> BatchResult:  # fmt: skip
     """Tell what the runs that `names` mean did, in files, or as markdown or a brief text on standard output; else in
-    the terminal, unless it is to be `quiet`. `deviations`: all of them, also those of the label's last run. Raises
-    UnknownName, UsageError."""
+    the terminal, unless it is to be `quiet`. `deviations`: all of them, also the ones that the label's last run had.
+    Raises UnknownName, UsageError."""
     found = {id: run for name in names for id, run in store.find(name)}  # each once, in the order of the names
     runs = [(id, run, load_record(run)) for id, run in found.items()]
     title = runs[0][0] if len(runs) == 1 else some(list(dict.fromkeys(map(store.batch_of, found))), 3)
@@ -78,7 +78,7 @@ def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:
 
 
 def _places(runs: Sequence[ReportedRun]) -> dict[str, str]:
-    """What stands in a text for others in the place of directories of this machine, and of the runs' hosts."""
+    """What replaces directories of this machine, and of the runs' hosts, in a text for others."""
     places: dict[str, str] = {}
     for _, run, record in runs:
         called = (item.here for item in record.deviations if item.what == "called workflow")  # --workflow-dir
@@ -115,10 +115,10 @@ def _timeline_bar(id: str, run: RunDir, record: RunRecord) -> Bar | None:
 
 
 def write_file(path: Path, text: Iterable[str]) -> None:
-    """Write a file whole or not at all. Raises UsageError where it cannot be written."""
+    """Write a file whole or not at all. Raises UsageError if it cannot be written."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        # A path that is no UTF-8 may stand in a record as a lone surrogate.
+        # A path that is no UTF-8 may have a lone surrogate in a record.
         with open(beside, "x", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
             out.writelines(text)
         os.replace(beside, path)

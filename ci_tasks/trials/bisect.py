@@ -42,7 +42,7 @@ class CulpritCandidate:
 @dataclass(frozen=True)
 class BisectionResult:
     """As `bisect --json` prints it. `result` is a word of the table of bisect; `candidates` are commits or images, the
-    most probable first, and one where it was found. `runs` is how many runs it took."""
+    most probable first, and one if it was found. `runs` is how many runs it took."""
 
     result: str
     exit_code: int

@@ -140,8 +140,8 @@ def _entropy(chance: float) -> float:
 
 @dataclass(frozen=True)
 class Counts:
-    """The runs by position, for the failure `target`. `others` failed in another way; where there is no such row,
-    enough are `blocked` to give it up."""
+    """The runs by position, for the failure `target`. `others` failed in another way; if there is no such row, enough
+    are `blocked` to give it up."""
 
     target: str
     fails: Counter[int]
@@ -155,7 +155,7 @@ class Counts:
 
     @cached_property
     def silent(self) -> dict[int, int]:
-        """Position → runs, where none of them said anything."""
+        """Position → runs, if none of them said anything."""
         return {at: runs for at, runs in (self.others + self.blocked).items() if not self.told(at)}
 
     @cached_property

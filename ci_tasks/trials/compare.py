@@ -1,4 +1,4 @@
-"""`compare`: a label's rows on your tree and on a base, in turn on one host, until each row has its word."""
+"""`compare`: a label's rows on your tree and on a base, in turn on one host, until each row has its result."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class RowComparison:
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """`verdict` is that of the row that matters most. `error` is the most probable that a row's word is wrong, `rise`
-    what yours has to fail more often so that `flaky`, `already broken` or `fine` is wrong."""
+    """`verdict` is the verdict of the row that matters most. `error` is the most probable that a row's word is wrong,
+    `rise` what yours has to fail more often so that `flaky`, `already broken` or `fine` is wrong."""
 
     verdict: str
     exit_code: int

@@ -34,7 +34,7 @@ class SideResult:
 
 
 def side(outcomes: Sequence[Outcome], setting: str, bounds: tuple[float, float] | None = None) -> SideResult:
-    """The runs of a setting among those of a row. `bounds` are those of a rule that looked more than once."""
+    """The runs of a setting among a row's runs. `bounds` come from a rule that looked more than once."""
     own = [one for one in outcomes if one.setting == setting]
     known = telling(outcomes, setting)
     failures = ways(known)

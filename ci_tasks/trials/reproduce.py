@@ -50,9 +50,9 @@ _MOST_PACKAGES = 12
 
 @dataclass(frozen=True)
 class ReproductionResult:
-    """As `reproduce --json` prints it. `verdict` is that of the comparison, or `cancelled` or `vacuous` where no run
-    came to an end; `ci` is what CI's log says, `run` the run that shows the verdict. `same` is the equal evidence,
-    `differs` the other, as each side has it."""
+    """As `reproduce --json` prints it. `verdict` is the comparison's, or `cancelled` or `vacuous` if no run ended; `ci`
+    is what CI's log says, `run` the run that shows the verdict. `same` is the equal evidence, `differs` the other, as
+    each side has it."""
 
     verdict: str
     why: str
@@ -227,7 +227,7 @@ def _merged_again(beside: Path, job: RecoveredJob, problem: CheckoutError) -> st
 
 
 def _row(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOptions) -> Row:
-    """The row that the log is of. Raises UsageError where none or several fit, naming them."""
+    """The row that the log is of. Raises UsageError if none or several fit, naming them."""
     candidates = _candidates(source, recovered, options)
     if options.only:
         chosen = select([each.row for each in candidates], options.only, options.label or "any label")
@@ -281,7 +281,7 @@ def recovered_lines(job: CiJob, width: int | None = None) -> list[str]:
 
 
 def is_commit_of(job: CiJob, record: RunRecord) -> bool:
-    """Whether the run's tree is that of CI's commit."""
+    """Whether the run's tree is the tree of CI's commit."""
     return record.checkout is not None and record.checkout.head == job.commit and not record.checkout.dirty
 
 

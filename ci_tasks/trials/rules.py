@@ -72,7 +72,7 @@ class TrialVerdict:
 
 class TrialRule(Protocol):
     def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
-        """The settings to run now, at once where that is possible, or how it ends. `outcomes` are of one row."""
+        """The settings to run now, at once if that is possible, or how it ends. `outcomes` are of one row."""
 
 
 # -- what all rules share --------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ EQUAL_FAILURES = 5  # failures in one way, and no pass, after which more runs co
 
 @dataclass(frozen=True)
 class Repeat:
-    """`runs` are those that count. `until_fail`: the first failure is enough."""
+    """`runs` is the number of runs that count. `until_fail`: the first failure is enough."""
 
     setting: str
     runs: int = 20
@@ -288,9 +288,9 @@ _STEPS = 400  # of Simpson's rule
 
 @dataclass(frozen=True)
 class Metrics:
-    """Is `name`, of which more is better, less on yours? `margin` is the loss that is to be excluded, `pairs` how many
-    are run at most. A metric `name + " error"`, if there is one, is a run's own scatter: pairs that are alike by chance
-    prove nothing. Run n of the base is paired with run n of yours."""
+    """Is `name` less on yours, if more is better? `margin` is the loss that is to be excluded, `pairs` how many are run
+    at most. A metric `name + " error"`, if there is one, is a run's own scatter: pairs that are alike by chance prove
+    nothing. Run n of the base is paired with run n of yours."""
 
     base: str
     yours: str
@@ -333,7 +333,7 @@ def error_of_look(pair: int, planned: int) -> float:
 
 
 def chance_of_more(mean: float, error: float, freedom: float) -> float:
-    """How probable a mean as high, with this standard error, is where the true one is 0 or less."""
+    """How probable a mean as high, with this standard error, is if the true one is 0 or less."""
     if not error:
         return 0.0 if mean > 0 else 1.0
     tail = student_tails(mean / error, freedom) / 2

@@ -1,8 +1,8 @@
 """Whether two failures are one, from the evidence of each. Pure.
 
-Failures are of one kind if exception, message and file agree. A file that one side does not name does not separate;
-where the same specific statement failed in the same file, a message that differs does not either.
-They are the same failure if their signatures are equal too, and both show something beyond the kind:
+Failures are of one kind if exception, message and file agree. A file that one side does not name does not separate; if
+the same specific statement failed in the same file, a message that differs does not either. They are the same failure
+if their signatures are equal too, and both show something beyond the kind:
 
     statement          not if it only ran a program (CalledProcessError), which may fail for many reasons
     line               in one tree, if the logs do not show the statement

@@ -61,7 +61,7 @@ Execute = Callable[..., BatchResult | None]  # as run.label.execute_label
 
 @dataclass(frozen=True)
 class TrialRun:
-    """Rows to run in a setting; no rows are those that the label has. `number` is one more than the runs of the setting
+    """Rows to run in a setting; no rows means the rows of the label. `number` is one more than the runs of the setting
     that counted."""
 
     setting: str
@@ -77,8 +77,8 @@ RuleOfRow = Callable[[str], TrialRule]
 
 class Trial:
     """`settings` are what is compared or searched, by key, each with what it is pinned to; `more` is what else makes
-    two trials one. Without `rows` they are those that the first run has. `name` is how a line calls a setting.
-    `resume`: go on with the journal, else begin again."""
+    two trials one. Without `rows` they are the first run's. `name` is how a line calls a setting. `resume`: go on with
+    the journal, else begin again."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Trial:
         return self.verdicts.get(row) or TrialVerdict(CANCELLED, "interrupted; the same command continues from here")
 
     def _wanted(self, rule: RuleOfRow) -> list[TrialRun]:
-        """The runs that come next, those of one setting together: its tree is sent once for all rows."""
+        """The next runs, runs of one setting together: its tree is sent once for all rows."""
         rows_of: dict[str, list[str]] = {}
         numbers: dict[str, int] = {}
         for row in self.rows or [""]:
@@ -234,13 +234,13 @@ def pinned(source: CheckoutSource, base: str | None) -> Iterator[PinnedTree]:
 
 
 def rows_named(source: CheckoutSource, label: str, only: str | None) -> list[Row]:
-    """The row with this very name, else those that `only` means. Raises UnknownName."""
+    """The row with this very name, else the rows that `only` means. Raises UnknownName."""
     rows = find_rows(source, label, event_context(source), None).rows
     return [row for row in rows if row.row == only] or select(rows, only, label)
 
 
 def cost(runs: int, label: str, hosts: Sequence[str], rows: Sequence[str], only: str = "") -> str:
-    """How many runs, and how long they may take by earlier ones of the rows, or of those that `only` means."""
+    """How many runs, and how long they may take by earlier runs of the rows, or of the rows that `only` means."""
     seconds = expected_seconds(label, hosts, rows, only)
     if seconds is None:
         return f"{counted(runs, 'run')}; no earlier run says how long each takes"
@@ -260,8 +260,8 @@ class Subject:
 @dataclass
 class Runner:
     """Makes the runs of a trial. `subject` gives what a setting is, or raises UsageError: there is no such row.
-    `known_to_run` is the setting that the host has to run if it blocks one after another. `records` are those of the
-    runs, by id. `live` shows a run as if it were the only one: its log."""
+    `known_to_run` is the setting that the host has to run if it blocks one after another. `records` are the runs'
+    records, by id. `live` shows a run as if it were the only one: its log."""
 
     config: Config
     subject: Callable[[str], Subject]

@@ -1,11 +1,11 @@
 """The event CI would be in: a pull request that carries the label, as GitHub's contexts; and a job's values under them.
 
-Names and shapes are those of GitHub's "Contexts reference", and of "Webhook events and payloads" for the pull request.
-What only GitHub knows is Unknown. There is no pull request yet, so its number and its branch are absent: they are null
-in `${{ github.event.pull_request.number || 'non-pr' }}`, as outside of a pull request, and have no text.
+Names and shapes follow GitHub's "Contexts reference", and "Webhook events and payloads" for the pull request. What only
+GitHub knows is Unknown. There is no pull request yet, so its number and its branch are absent: they are null in `${{
+github.event.pull_request.number || 'non-pr' }}`, as outside of a pull request, and have no text.
 
-Every error names the job, the step, the line and the text. `Resolver.text` and what stands on it raise
-UnknownValueError for what only GitHub knows; `value`, `decide` and `shown` are for those who can do without.
+Every error names the job, the step, the line and the text. `Resolver.text` and its callers raise UnknownValueError for
+a value that only GitHub knows; `value`, `decide` and `shown` are for callers that can do without.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ASSUMED = (
 
 @dataclass(frozen=True)
 class EventContext:
-    """What a run's contexts are made of. `base_sha` is "" where the base's commit is not known.
+    """What a run's contexts are made of. `base_sha` is "" if the base's commit is not known.
 
-    `outputs` are those of the jobs that were run for them, and `artifacts` what these uploaded, as tar.gz in base64;
+    `outputs` come from the jobs that were run for them, and `artifacts` what these uploaded, as tar.gz in base64;
     `secrets` are names, and so are `empty_secrets`, which are set to nothing. `read_secret` gives the value of one for
-    a comparison, None where it is not set. `given` is what a person says of what only GitHub knows.
+    a comparison, None if it is not set. `given` is what a person says of what only GitHub knows.
     """
 
     sha: str = _UNKNOWN_SHA
@@ -103,7 +103,7 @@ def _called_inputs(job: Job, outer: Mapping[str, Any]) -> OpenObject:
 
 
 def _secrets(event: EventContext, job: Job, outer: Mapping[str, Any] | None) -> secrets.SecretsObject:
-    """All of them; of a job that is called, those that its caller passes on."""
+    """All of them; for a job that is called, the ones that its caller passes on."""
     if outer is None:
         return secrets.SecretsObject(event.secrets, event.empty_secrets, event.read_secret)
     assert job.call is not None
@@ -118,7 +118,7 @@ def _secrets(event: EventContext, job: Job, outer: Mapping[str, Any] | None) -> 
 
 
 def _evaluated(raw: Any, values: Mapping[str, Value]) -> Value:
-    """A number or boolean of the job's `strategy`; Unknown where it cannot be evaluated."""
+    """A number or boolean of the job's `strategy`; Unknown if it cannot be evaluated."""
     try:
         return expressions.interpolate(raw, values) if isinstance(raw, str) else raw
     except ExpressionError:
@@ -126,7 +126,7 @@ def _evaluated(raw: Any, values: Mapping[str, Value]) -> Value:
 
 
 def _inputs(event: EventContext, workflow: Workflow) -> OpenObject:
-    """Absent where a pull request or a push starts the workflow, unless they are given."""
+    """Absent if a pull request or a push starts the workflow, unless they are given."""
     inputs: dict[str, Value] = {
         name: body.default if body.default is not None else Unknown.named_value(f"inputs.{name}")
         for name, body in (workflow.inputs if workflow.needs_inputs else {}).items()
@@ -228,7 +228,7 @@ def _payload(
 
 
 def _open(name: str, members: Mapping[str, Any]) -> OpenObject:
-    """An object whose other members only GitHub knows, and those of the objects in it."""
+    """An object whose other members only GitHub knows; the same holds for the objects in it."""
     return OpenObject(
         name,
         {key: _open(f"{name}.{key}", value) if isinstance(value, dict) else value for key, value in members.items()},
@@ -289,7 +289,7 @@ class Resolver:
         return [self.value(item, step=step) for item in raw] if isinstance(raw, list) else raw
 
     def known(self, raw: Any, *, step: Step | None = None) -> Any:
-        """As `value`, of which nothing is unknown."""
+        """As `value`, without unknown parts."""
         value = self.value(raw, step=step)
         for unknown in unknowns(value):
             raise self._unknown(unknown, raw, step)
@@ -309,7 +309,7 @@ class Resolver:
         return {name: "" if is_unset(value) else self.text(raw[name], step=step) for name, value in values.items()}
 
     def values(self, raw: Mapping[str, Any], *, step: Step | None = None) -> dict[str, Any]:
-        """As `strings`, as expressions see them: Unknown where only GitHub knows the text."""
+        """As `strings`, as expressions see them: Unknown if only GitHub knows the text."""
         values = {name: self.value(value, step=step) for name, value in raw.items()}
         return {name: value if isinstance(value, Unknown) else to_string(value) for name, value in values.items()}
 
@@ -335,7 +335,7 @@ class Resolver:
         return holds
 
     def decide(self, raw: str | None, status: str = SUCCESS, *, step: Step | None = None) -> bool | Unknown:
-        """As `condition`; Unknown where only GitHub can say."""
+        """As `condition`; Unknown if only GitHub can say."""
         try:
             return expressions.condition(raw or "", self.contexts, status)
         except ExpressionError as error:
@@ -354,8 +354,8 @@ class Resolver:
             raise self.error(error, text, step) from None
 
     def error(self, error: ExpressionError, raw: str, step: Step | None) -> WorkflowError:
-        """Names the line of the file that has the refused part of an expression. What is not found there, such as an
-        escaped text, stands where the scalar begins."""
+        """Names the line of the file that has the refused part of an expression. An expression that is not found there,
+        such as in an escaped text, gets the position of the scalar."""
         return WorkflowError(error.message, **self._place(raw, error.text, error.position, step))
 
     def _unknown(self, unknown: Unknown, raw: Any, step: Step | None) -> UnknownValueError:
@@ -373,7 +373,7 @@ class Resolver:
 
 
 def how_to_give(names: Iterable[str]) -> str:
-    """The options that give the values, for an error's hint; "" where there is none."""
+    """The options that give the values, for an error's hint; "" if there is none."""
     ways = list(dict.fromkeys(way for way in map(_way, names) if way))
     return f"give {' '.join(ways)}" if ways else ""
 

@@ -4,8 +4,8 @@ What depends on a value that only GitHub knows is Unknown, and names it. What do
 && …`, has its value. A secret is a mark for its value, which a comparison needs: it asks the `secrets` context. Only
 its result leaves.
 
-Operators and functions are those of the documentation page "Evaluate expressions in workflows and actions". Coercions,
-edge cases, which token may follow which, and that unknown names are errors before anything is evaluated, are from
+Operators and functions follow the documentation page "Evaluate expressions in workflows and actions". Coercions, edge
+cases, which token may follow which, and that unknown names are errors before anything is evaluated, are from
 actions/runner's C# source (`Sdk/Functions/*`, `LexicalAnalyzer`, `ExpressionParser`). That text around `${{ }}` makes
 the whole a format() call, and how `if:` gets its implicit success(), are from there too (`TemplateReader.ParseScalar`,
 `ConvertToIfCondition`).
@@ -90,7 +90,7 @@ def label_tests(text: str) -> list[str]:
     """The labels an `if:` asks the pull request for, as `contains(github.event.pull_request.labels.*.name, 'label')`.
 
     Each once, in the order of the text; a test under a `!` asks for the absence of its label and does not count. Raises
-    ExpressionError where the text does not parse.
+    ExpressionError if the text does not parse.
     """
     labels: list[str] = []
     pending = [(condition_tree(text) or Node("literal"), True)]
@@ -272,7 +272,7 @@ def _contains(search: Value, item: Value) -> bool:
 
 
 def _compare_text(test: Callable[[str, str], bool]) -> Callable[[Value, Value], bool]:
-    """Whether two texts pass the test, case aside; never where one is an array or object."""
+    """Whether two texts pass the test, case aside; false if one is an array or object."""
     return lambda left, right: (
         is_primitive(left) and is_primitive(right) and test(values.fold(to_string(left)), values.fold(to_string(right)))
     )
@@ -430,8 +430,8 @@ _HINTS = {"'": "the string is not closed", "=": "'=' is not an operator; use '==
 def parse(text: str) -> Node:
     """The tree of an expression without its `${{ }}`.
 
-    Raises ExpressionError where the text is empty or no expression, names an unknown context or function, has a call
-    with a wrong number of arguments, or is nested more than 50 deep.
+    Raises ExpressionError if the text is empty or no expression, names an unknown context or function, has a call with
+    a wrong number of arguments, or is nested more than 50 deep.
     """
     too_deep = ExpressionError(f"nested more than {_MAX_DEPTH} deep", text, 0)
     try:

@@ -41,7 +41,7 @@ class Step:
 
     @property
     def all_steps(self) -> tuple[Step, ...]:
-        """The step, and those of the action of the checkout that it uses."""
+        """The step, and the steps of the checkout's action that it uses."""
         inner = self.action.steps if self.action else ()
         return (self, *(each for step in inner for each in step.all_steps))
 
@@ -115,7 +115,7 @@ class Job:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether a person can ask for it: not where it only calls others, or makes and removes CI's machines."""
+        """Whether a person can ask for it: not if it only calls others, or makes and removes CI's machines."""
         return not (self.calls or self.actions & _OF_MACHINES)
 
 
@@ -190,7 +190,7 @@ class Workflow:
 
 @dataclass(frozen=True)
 class JobRow:
-    """An entry of `jobs --json`. `trigger` is the PR label, null for a job that always runs; `gpus` null where the
+    """An entry of `jobs --json`. `trigger` is the PR label, null for a job that always runs; `gpus` null if the
     workflow does not say; `dynamic` the expression of a matrix that only another job's output can give; `refused` says
     why its runner has no equivalent here."""
 
@@ -213,7 +213,7 @@ class JobRow:
         return JobRow(**{field.name: getattr(row, field.name) for field in fields(JobRow)})
 
     def public(self) -> Mapping[str, object]:
-        """For JSON: `dynamic` and `refused` are there only where they say something."""
+        """For JSON: `dynamic` and `refused` are there only if they say something."""
         return encode(self, versioned=False, compact=True)
 
 
@@ -221,9 +221,9 @@ class JobRow:
 class Row(JobRow):
     """One entry of a job's expanded matrix, evaluated: what CI shows as one check.
 
-    `test` is a path from the checkout's root, or None where the job names no test file; `matrix` is the entry,
-    `index` its position among the job's `total`. `callers` are the entries of the jobs that call it, outermost first.
-    `gpus_given`: a person gave the count of its GPUs.
+    `test` is a path from the checkout's root, or None if the job names no test file; `matrix` is the entry, `index` its
+    position among the job's `total`. `callers` are the entries of the jobs that call it, outermost first. `gpus_given`:
+    a person gave the count of its GPUs.
     """
 
     matrix: Mapping[str, Any] = field(default_factory=dict)

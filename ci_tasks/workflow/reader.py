@@ -1,6 +1,5 @@
 """Workflow text → Workflow: GitHub's syntax as records, unevaluated, each with its line; and the composite actions of
-the checkout that a workflow uses (`uses: ./DIR`), whose steps are read as those of a job are.
-Templates are rendered here, too.
+the checkout that a workflow uses (`uses: ./DIR`), whose steps are read like a job's. Templates are rendered here, too.
 
 A key that GitHub does not have is an error with its line and the nearest valid key: a workflow that we read only in
 part would be reproduced only in part. What becomes of each key that GitHub has is in `keys.txt`.
@@ -80,8 +79,8 @@ def read_with_called(
 ) -> Workflow:
     """The workflow with what it uses of its checkout: the steps of composite actions, and the jobs of other workflows,
     each as `CALLER / JOB`. `read_file` gives the text of a file there, or of another repository's workflow by the name
-    that `OF_REPOSITORY` describes, None where there is none. What is not there, or is no composite action, stays: the
-    plan refuses it by name. Raises WorkflowError for what cannot be read."""
+    that `OF_REPOSITORY` describes, None if there is none. What is not there, or is no composite action, stays: the plan
+    refuses it by name. Raises WorkflowError for what cannot be read."""
     return _with_called(_with_local_actions(read(text, file, rendered=rendered), read_file), read_file, _MAX_CALLS)
 
 
@@ -186,7 +185,7 @@ class _At:
         return value or []
 
     def defaults(self, body: Map, above: tuple[str | None, str | None]) -> tuple[str | None, str | None]:
-        """Shell and directory of `run:` steps, by `above` where `body` does not say."""
+        """Shell and directory of `run:` steps, by `above` if `body` does not say."""
         run = replace(self, where="defaults").map(self.map(body, "defaults"), "run")
         return _text(run.get("shell")) or above[0], _text(run.get("working-directory")) or above[1]
 
@@ -343,13 +342,13 @@ def _bodies(of: Mapping[str, Any], key: str) -> dict[str, Mapping[str, Any]]:
 
 
 def _below(body: Any, key: str) -> Mapping[str, Any]:
-    """The mapping under a key; an empty one where there is none."""
+    """The mapping under a key; an empty one if there is none."""
     value = body.get(key) if isinstance(body, Mapping) else None
     return value if isinstance(value, Mapping) else {}
 
 
 def _text(value: Any) -> str | None:
-    """A scalar as GitHub sees it where it wants text; None stays None."""
+    """A scalar as GitHub reads it if it expects text; None stays None."""
     if value is None or isinstance(value, str):
         return value
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -359,7 +358,7 @@ def _text(value: Any) -> str | None:
 
 
 class _FoundKey(NamedTuple):
-    """A key of a file: its path in keys.txt, its name and line, and the keys that may stand in its place."""
+    """A key of a file: its path in keys.txt, its name and line, and the keys that may replace it."""
 
     path: str
     name: str
@@ -382,7 +381,7 @@ def keys() -> dict[str, tuple[str, str]]:
 
 @cache
 def _children() -> dict[str, tuple[str, ...]]:
-    """The keys right below each path; none where the table has no more to say."""
+    """The keys right below each path; none if the table has no more to say."""
     below: dict[str, dict[str, None]] = {}
     for path in keys():
         parts = path.split(".")
@@ -392,7 +391,8 @@ def _children() -> dict[str, tuple[str, ...]]:
 
 
 def _walk(body: Map, path: str) -> Iterator[_FoundKey]:
-    """The keys below a mapping at `path`, each before those below it, without those of the jobs and steps in it."""
+    """The keys below a mapping at `path`, each before the keys below it, without the keys of the jobs and steps in
+    it."""
     valid = _children().get(path, ())
     for name in body if valid else ():
         at, value = f"{path}.{'<id>' if '<id>' in valid else name}".lstrip("."), body[name]

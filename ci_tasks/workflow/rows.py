@@ -3,9 +3,9 @@ person means.
 
 A matrix expands by the rules of GitHub's "Running variations of jobs in a workflow": the product of the lists, first
 key slowest; `exclude` takes away combinations that agree with every value it names; each `include` entry is added to
-every combination whose original values it does not contradict, and becomes a combination of its own where there is
-none. Values agree as `==` does in expressions, mappings and lists by the values inside that are named (`MatrixFilter`
-in actions/runner's C# source).
+every combination whose original values it does not contradict, and becomes a new combination if there is none. Values
+agree as `==` does in expressions, mappings and lists by the values inside that are named (`MatrixFilter` in
+actions/runner's C# source).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def select(rows: list[Row], only: str | None, label: str) -> list[Row]:
 
 
 def trigger_of(workflow: Workflow, job: Job) -> str | None:
-    """The pull request label that starts the job: its own `if`, or that of a job it needs. None: it always runs."""
+    """The pull request label that starts the job: its own `if`, or the `if` of a job it needs. None: it always runs."""
     try:
         labels = expressions.label_tests(job.condition or "")
     except ExpressionError as error:
@@ -98,13 +98,13 @@ def names(workflow: Workflow, job: Job, event: EventContext, describe: Describe)
 
 
 def _combination(entry: Row) -> dict[str, Any]:
-    """What sets the row apart from others: its entry of the matrix, and those of the jobs that call it."""
+    """What distinguishes the row from others: its entry of the matrix, and the entries of the jobs that call it."""
     return {key: value for matrix in (*entry.callers, entry.matrix) for key, value in matrix.items()}
 
 
 def missing_outputs(job: Job, event: EventContext) -> list[str]:
-    """The jobs whose outputs the matrix needs, or that of a job that calls it, which have not been run for them, and
-    that are not given."""
+    """The jobs whose outputs the matrix needs, its own or a calling job's, if they have not been run for them and the
+    outputs are not given."""
     missing: dict[str, None] = {}
     for text in (leaf for leaf in leaves(job.matrix) if isinstance(leaf, str) and "${{" in leaf):
         for context, name, _, output, *_ in (f"{each}....".split(".") for each in expressions.references(text)):
@@ -186,7 +186,7 @@ def _row(workflow: Workflow, job: Job, entry: Row, event: EventContext, matrix_t
 
 
 def _check(workflow: Workflow, job: Job) -> None:
-    """Every expression of the job and its steps can be read, also those that are not evaluated yet."""
+    """Every expression of the job and its steps can be read, also if it is not evaluated yet."""
     resolve = _resolver(workflow, job, {})
     container = [job.container.image, job.container.options, job.container.env] if job.container else []
     own = [job.name, job.runs_on, job.matrix, job.env, job.timeout_minutes, job.outputs]
@@ -217,7 +217,7 @@ def _gpus(
 
 
 def _image(job: Job, resolve: Resolver, docker_run: DockerRun | None) -> str | None:
-    """The image of the job's container, or of its first `docker run`; None where that is known only while it runs."""
+    """The image of the job's container, or of its first `docker run`; None if that is known only while it runs."""
     if job.container:
         value = resolve.value(job.container.image)  # `container: ${{ … }}` may give the whole object
         return secrets.shown(shown(value.get("image") if isinstance(value, Mapping) else value)) or None
@@ -345,7 +345,7 @@ def _kind(value: Any) -> str:
 
 # -- which labels a pull request starts, by the files that it changes, its base and its labels ------------------------
 #
-# The rules are those of GitHub's "Workflow syntax": `on.pull_request` with `paths`, `paths-ignore`, `branches` and
+# The rules follow GitHub's "Workflow syntax": `on.pull_request` with `paths`, `paths-ignore`, `branches` and
 # `branches-ignore`, and its "Filter pattern cheat sheet". Of several patterns the last that matches counts.
 
 # A wildcard, or one character and how often.

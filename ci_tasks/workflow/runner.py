@@ -41,7 +41,7 @@ def is_hosted(labels: Sequence[str]) -> bool:
 
 
 def gpu_count(labels: Sequence[str]) -> int | None:
-    """The GPUs of the machine: 0 where it is GitHub's usual one, or named after its processors."""
+    """The GPUs of the machine: 0 if it is GitHub's usual one, or named after its processors."""
     found = {count for count in map(gpus_in_label, labels) if count is not None}
     if found or any(map(names_gpu, labels)):
         return found.pop() if len(found) == 1 else None
@@ -102,7 +102,7 @@ def names_gpu(label: str) -> bool:
 
 
 def names_cpu(label: str) -> bool:
-    """Whether the label is that of a machine without GPUs, as `linux-amd64-cpu16`."""
+    """Whether the label names a machine without GPUs, as `linux-amd64-cpu16` does."""
     return bool(_CPU_WORD.search(label.lower())) and not names_gpu(label)
 
 

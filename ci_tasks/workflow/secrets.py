@@ -1,5 +1,5 @@
-"""Secrets as names. Evaluated text holds a mark where a value would stand; the value joins it only when bash runs. Only
-a comparison reads the value before: what it says is no text of it.
+"""Secrets as names. Evaluated text has a mark in place of a value; bash inserts the value when it runs. Only a
+comparison reads the value before: what it says is no text of it.
 
 A mark uses control characters that YAML forbids in a file, so that ordinary text never turns into one. Who writes them
 as escapes has named a secret, which `${{ secrets.NAME }}` does as well.
@@ -16,7 +16,7 @@ _MARK = re.compile("\x02([A-Za-z_][A-Za-z0-9_]*)\x03")
 
 
 def mark(name: str) -> str:
-    """What stands in evaluated text for the value of secret `name`."""
+    """The mark in evaluated text for the value of secret `name`."""
     return f"\x02{name}\x03"
 
 

@@ -107,8 +107,8 @@ def describe(combination: Mapping[str, Any]) -> MatrixTest:
 @dataclass(frozen=True)
 class ChangedRule:
     """`pathspecs` are git's, in which `*` also crosses `/`; `statuses` the letters of --diff-filter, "" for all.
-    `gpus_line` is a line that gives a file's GPUs, its number last; None where that is not known. A file without one
-    gets `default_gpus`; where that is None and `fails_without` is set, it ends the script with an error."""
+    `gpus_line` is a line that gives a file's GPUs, its number last; None if that is not known. A file without one gets
+    `default_gpus`; if that is None and `fails_without` is set, it ends the script with an error."""
 
     pathspecs: tuple[str, ...]
     statuses: str = ""
@@ -117,7 +117,7 @@ class ChangedRule:
     fails_without: bool = False
 
     def gpus_of(self, text: str) -> int | None:
-        """The GPUs of a file, or None where the script gives it none."""
+        """The GPUs of a file, or None if the script gives it none."""
         number = self.number_in(text)
         return self.default_gpus if number is None else number
 
@@ -130,7 +130,7 @@ class ChangedRule:
 
 @dataclass(frozen=True)
 class ChangedTests:
-    """The label that runs the tests which a change touches, and CI's rule for them where a workflow has no job for it.
+    """The label that runs the tests which a change touches, and CI's rule for them if a workflow has no job for it.
 
     `job` is what a workflow calls the job, `detect_label` the label of the one that finds its rows. `matrix` makes the
     job's matrix of path → text.
@@ -145,9 +145,9 @@ class ChangedTests:
 
 @dataclass(frozen=True)
 class Suite:
-    """The conventions of one project. `workflow` is its file in a checkout ("" where there is no usual one), which a
+    """The conventions of one project. `workflow` is its file in a checkout ("" if there is no usual one), which a
     template beside it may replace; `directory` is what people call its checkout. `lock_scripts` is the directory of the
-    scripts that take the locks of GPUs. `packages` are those of the project, whose origin a run records. `probe_hook`
+    scripts that take the locks of GPUs. `packages` are the project's packages; a run records their origin. `probe_hook`
     names a module of the suite that the probe loads inside the job, "" for none: see docs/adding-a-suite.md.
     `overrides` is a hosts.yaml with what the project's steps need anywhere but on CI's machines; the user's own win."""
 

@@ -1,9 +1,9 @@
 """The values of GitHub's expressions, and how GitHub turns one kind of value into another.
 
 Null, boolean, number, string, array and object, as None, bool, int or float, str, list and dict; and Unknown, for what
-only GitHub knows. The rules are those of the documentation page "Evaluate expressions in workflows and actions"
-(Literals, Operators) where it says enough, and of actions/runner's C# source (`EvaluationResult`, `ExpressionUtility`,
-`Operators/Index`) where it does not.
+only GitHub knows. The rules follow the documentation page "Evaluate expressions in workflows and actions" (Literals,
+Operators). If it does not say enough, they follow actions/runner's C# source (`EvaluationResult`, `ExpressionUtility`,
+`Operators/Index`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FilteredArray(list[Value]):
 class Unknown:
     """A value that only GitHub knows. `names` are what it comes from, such as `vars.REGISTRY`; `text` shows it.
 
-    `holds`: whether it is true, where that is known although the value is not. `absent`: here it is null wherever it is
+    `holds`: whether it is true, if that is known although the value is not. `absent`: here it is null wherever it is
     compared or tested, as GitHub has it elsewhere (a secret for a fork's pull request); only its text is unknown.
     `named`: it is what its name says, so that `.key` has a name as well.
     """
@@ -48,7 +48,7 @@ class Unknown:
 
 
 class OpenObject(dict[str, Value]):
-    """An object of which only some members are known: any other is Unknown. `name` is its own, such as `vars`."""
+    """An object with some known members: any other is Unknown. `name` is its own, such as `vars`."""
 
     def __init__(self, name: str, members: Mapping[str, Value] | None = None, *, absent: bool = False) -> None:
         super().__init__(members or {})
@@ -58,7 +58,7 @@ class OpenObject(dict[str, Value]):
         return Unknown.named_value(f"{self.name}.{key}", absent=self.absent)
 
     def compared(self, text: str) -> str | Unknown:
-        """What is compared where an expression compares `text`: members may stand for other texts."""
+        """What an expression compares for `text`: a member may replace another text."""
         return text
 
 
@@ -117,7 +117,7 @@ def is_primitive(value: Value) -> bool:
 
 
 def as_number(value: float) -> int | float:
-    """The same number, as an int where it is a whole one: GitHub has doubles only and prints 1.0 as 1."""
+    """The same number, as an int if it is a whole one: GitHub has doubles only and prints 1.0 as 1."""
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 

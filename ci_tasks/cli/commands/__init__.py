@@ -52,7 +52,7 @@ COMMANDS = (
 
 
 def commands() -> Iterator[Command]:
-    """The core's, then those of the features, which are loaded only then."""
+    """The core's, then the features', which are loaded only then."""
     yield from COMMANDS
     for feature in registry.features():
         yield from feature.commands

@@ -1,5 +1,5 @@
-"""Whether a job's failure, or a row's, is new in CI, flaky there, or that of the base branch too: by the last runs of
-its workflow.
+"""Whether a job's failure, or a row's, is new in CI, flaky there, or also on the base branch: by the last runs of its
+workflow.
 
 The rows of these runs are asked of GitHub each time, which is one request a run; the logs of jobs that failed are read
 once, and what they showed is kept.

@@ -17,7 +17,7 @@ from ci_tasks.features.suites.slime_helpers import commands_of
 from ci_tasks.report.table import code
 from ci_tasks.workflow.model import Row
 
-# What a name says of a mixture of experts, if no flag does: 30B of which 3B are active, or the word itself.
+# How a name shows a mixture of experts, if no flag does: 30B with 3B active, or the word itself.
 _MOE_NAME = re.compile(r"(?i)(?<![a-z])moe(?![a-z])|\d+B[-_]A\d+B|\d+x\d+")
 _FLAG = re.compile(r"(?<![\w-])(--[a-z][\w-]*)")
 _MOST_TESTS, _LONGEST = 3, 160
@@ -36,7 +36,7 @@ _LAYOUT = {
 }
 _EXTERNAL = {"--rollout-external-engine-addrs": "external engines"}
 _PLACEMENT = {**_EXTERNAL, "--colocate": "colocated", "--rollout-num-gpus": "disaggregated"}
-# Flags with a value that say what is exercised: their own words, and the value where it is a word.
+# Flags with a value that say what is exercised: their own words, and the value if it is a word.
 _VALUED = re.compile(
     r"--(sglang-(config|moe-a2a|speculative-algorithm|disaggregation)|megatron-config|prefill-num-servers|update-weight-(mode|transport)"
     r"|rollout-(data|function)|optimizer-placement|num-critic-only|opd-type|over-sampling|dynamic-sampling|(save|load)-debug"
@@ -117,7 +117,7 @@ def checkout_coverage(
     checkout: str, workflow: str, rows: Sequence[Row], read: Read, record: Record, commands: Mapping[str, Sequence[str]]
 ) -> CheckoutCoverage:
     """`record` gives what a test launches, once for each way to start it; `read` gives files of the checkout.
-    `commands` are those of jobs that run tests without naming one for each row."""
+    `commands` belong to jobs that run tests without naming one for each row."""
     recorded = cache(lambda test, args, *env: record(test, shell_split(args), dict(env)))
     covered: list[LabelCoverage] = []
     for name in _each(row.label for row in rows):

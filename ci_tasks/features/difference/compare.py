@@ -1,8 +1,8 @@
 """Two runs → what went in differently, and what came out differently.
 
 `old` is the earlier state, `new` the one that is asked about. Of inputs, an axis that was not noted is left out, so
-that it counts as not seen; of the environment the variables of the plan are read: those of the machine are none of the
-row's inputs. Paths and names that every run has of its own are replaced. Metrics of one step are compared bit for bit.
+that it counts as not seen; of the environment only the plan's variables are read: the machine's variables are no inputs
+of the row. Paths and names that every run has of its own are replaced. Metrics of one step are compared bit for bit.
 Whether a difference is more than scatter is not decided here: one run of a side shows none.
 """
 
@@ -134,7 +134,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Two runs side by side. `same` are axes that were seen on both sides and are equal; `not_seen` are those that a
+    """Two runs side by side. `same` are axes that were seen on both sides and are equal; `not_seen` are the ones that a
     side did not show. `next_step` is the command that finds the commit which broke the row."""
 
     old: str

@@ -49,8 +49,8 @@ class ValueDifference:
 @dataclass(frozen=True)
 class ValuesComparison:
     """A run against another one, bit for bit, or against golden values. `outcome` is shown (all equal, or within the
-    tolerance), contradicted, or not seen. `values` counts those that were compared; `differences` begin with the first
-    step; `missing` says of which metrics a side lacks some."""
+    tolerance), contradicted, or not seen. `values` counts the values that were compared; `differences` begin with the
+    first step; `missing` names the metrics with values that a side lacks."""
 
     old: str
     new: str
@@ -91,7 +91,7 @@ def of_series(every: Iterable[Series]) -> Values:
 
 
 def of_lowest_rank(values: Values) -> Values:
-    """The metrics alone; of several ranks those of the lowest."""
+    """The metrics alone; with several ranks, the lowest rank's."""
     found: dict[str, Mapping[str, float | str]] = {}
     for name, steps in values.items():
         if name != FILES:

@@ -58,7 +58,7 @@ def read_clock(answer: QueryAnswer, before: float, after: float) -> CheckResult:
 
 # -- disks -------------------------------------------------------------------------------------------------------------
 
-# A path that does not exist yet lies on the disk of its nearest directory. df cannot do that.
+# A path that does not exist yet is on the disk of its nearest directory. df cannot find that.
 DISK_SCRIPT = """
 import json, os, sys
 path = near = os.path.abspath(os.path.expanduser(sys.argv[1]))

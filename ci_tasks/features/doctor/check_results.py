@@ -19,7 +19,7 @@ OK, WARNING, FAULT, UNKNOWN = "ok", "warning", "fault", "unknown"
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One result of a host's examination; `next_step` is empty where nothing has to be done."""
+    """One result of a host's examination; `next_step` is empty if nothing has to be done."""
 
     topic: str
     status: str

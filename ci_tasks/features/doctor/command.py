@@ -42,7 +42,7 @@ def doctor(options: DoctorOptions) -> int:
     ci-tasks doctor --host local --json
     """
     source, config, results = open_source(options.repo, None, options.workflow), open_config(options.repo), []
-    images = dict.fromkeys(row.image for row in list_jobs(source) if row.image)  # those of the sample do not exist
+    images = dict.fromkeys(row.image for row in list_jobs(source) if row.image)  # the sample's do not exist
     for host in [config.host(options.host)] if options.host else config.hosts.values():
         found = examine_host(host, [] if source.sample else [*images], lambda host: closing(open_connection(host)))
         if not options.json:

@@ -55,7 +55,7 @@ def hang(options: HangOptions) -> int:
 
 
 def look_at(run: RunDir) -> HangFacts:
-    """What the run's agent sees of its processes now. Raises Blocked where it cannot be asked."""
+    """What the run's agent sees of its processes now. Raises Blocked if it cannot be asked."""
     remote = read_remote(run)
     if remote is not None:
         return _look_there(run, remote)
@@ -105,7 +105,7 @@ def of_ended(run: RunDir) -> tuple[Hang, str] | None:
 
 
 def hang_lines(hang: Hang, run: str, stacks: str, note: str = "", width: int | None = None) -> list[str]:
-    """The conclusion, then who is where, then what could not be had. `note` says of when that is."""
+    """The conclusion, then the place of each process, then what could not be read. `note` says of when that is."""
     lines = [f"{run}: {hang.outcome}{f', {hang.kind}' if hang.kind else ''}", f"  {hang.reason}"]
     lines += [*([f"  seen: {note}"] if note else []), "", *hang_groups(hang, width)]
     lines += [f"could not: {line}" for line in hang.could_not[:_MOST_REASONS]]

@@ -69,7 +69,7 @@ def read_stacks(text: str) -> list[list[StackFrame]]:
 
 class Thread:
     """A thread of a process, and what it waits for: the `kind`, and the `call` that the program has made there, as a
-    reader knows it: `queue.get`, `with lock_b`. `frame` is the innermost of the program's own, None where it has none.
+    reader knows it: `queue.get`, `with lock_b`. `frame` is the innermost of the program's own, None if it has none.
 
     `is_worker`: it is the main thread of a process that multiprocessing started, without the frames of its parent,
     which a fork copies."""
@@ -142,8 +142,8 @@ def _call(inner: Sequence[StackFrame]) -> str:
 
 class Process:
     """A process that was there in both looks. `rank` is None in all but the topmost process that has the number, since
-    its children inherit the variable; `parent` is the process that started it, of those that were seen. `threads` are
-    those with a stack, the main thread last; without any the main thread alone, of which the kernel knows."""
+    its children inherit the variable; `parent` is the process that started it, if that was seen. `threads` are the
+    threads with a stack, the main thread last; without any, only the main thread, as the kernel shows it."""
 
     def __init__(self, facts: ProcessFacts, lines: Mapping[str, str]) -> None:
         self.facts = facts
@@ -188,7 +188,7 @@ class Process:
 
 
 class RunProcesses:
-    """All processes of a run that were there in both looks, by container and pid, without those that only stand in
+    """All processes of a run that were there in both looks, by container and pid, without processes that are only in
     between."""
 
     def __init__(self, facts: HangFacts) -> None:
@@ -207,7 +207,7 @@ class RunProcesses:
 
     @property
     def world(self) -> int | None:
-        """How many ranks there should be here; None where they do not say it, or are on several nodes."""
+        """How many ranks there should be here; None if they do not say it, or are on several nodes."""
         sizes = set()
         for env in (process.facts.env for process in self.ranks.values()):
             size = next((env[name] for name in _SIZES if name in env), "")
@@ -258,7 +258,7 @@ def _is_number(text: str) -> bool:
 
 
 def _rank(process: Process) -> int | None:
-    """A child with its parent's rank is a helper of it, where the parent is Python too."""
+    """A child with its parent's rank is a helper of it, if the parent is Python too."""
     rank, *above = [rank_in(each.facts.env) if each.facts.python else None for each in (process, *process.ancestors)]
     return None if rank in above else rank
 

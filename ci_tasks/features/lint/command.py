@@ -69,7 +69,7 @@ def _lines(findings: Sequence[LintFinding]) -> Iterator[str]:
 
 
 def _read(source: CheckoutSource) -> CheckoutFiles:
-    """The checkout's tracked and untracked files, or those of the revision."""
+    """The checkout's tracked and untracked files, or the revision's."""
     snapshot = take_snapshot(source.path, make_home() / "sync" / "lint", rev=source.rev)
     names = snapshot.names()
     path = source.workflow.path.removesuffix(".j2")

@@ -71,7 +71,7 @@ class LintFinding:
 
 @dataclass(frozen=True)
 class LintRule:
-    """`why` it matters is a sentence that stands on its own. `level` is `error` for what is surely a mistake."""
+    """`why` it matters is a whole sentence. `level` is `error` for what is surely a mistake."""
 
     name: str
     level: str

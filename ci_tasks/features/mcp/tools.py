@@ -37,7 +37,7 @@ _PROGRAM = "import sys; sys.path[:] = filter(None, sys.path); from ci_tasks.cli.
 
 class Tools:
     """The docstrings and parameters of the public methods are what the assistant reads. `hosts` and `directories` are
-    those that it may name."""
+    the ones that it may name."""
 
     def __init__(self, repo: Path, hosts: Sequence[str], directories: Sequence[Path]) -> None:
         self.repo, self.hosts = repo.resolve(), tuple(hosts)

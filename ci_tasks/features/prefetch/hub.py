@@ -39,7 +39,7 @@ _DEFAULT = "https://huggingface.co"
 _TOKEN = "set HF_TOKEN to a token with access, or run `hf auth login`"
 _LONGEST = 100_000  # characters of one argument; Linux allows 128 KiB
 # How many bytes are missing of files with these sizes, whether none or all are there, and whether the content is known
-# to be that of the commit. With --local-dir huggingface_hub has DIR/FILE, and below DIR/.cache/huggingface/download
+# to be the commit's. With --local-dir huggingface_hub has DIR/FILE, and below DIR/.cache/huggingface/download
 # FILE.metadata of three lines: commit, etag, and the time at which both were true. In its cache, snapshots/COMMIT/FILE
 # is of that commit.
 _SCRIPT = """
@@ -68,7 +68,7 @@ print(json.dumps({"state": state, "mount": mount, "free": disk.f_bavail * disk.f
 
 @dataclass(frozen=True)
 class HubRepository:
-    """A repository, and the directory that the test has it in, as the test names it. Files lie there as in the
+    """A repository, and the directory that the test has it in, as the test names it. Files are there as in the
     repository, or `in_cache` as in the hub's own cache."""
 
     kind: str
@@ -247,8 +247,8 @@ def outcomes(run: RunDir) -> dict[int, tuple[int | None, str]]:
 def run_downloads(
     executor: Executor, row: PreparedRow, names: Sequence[str], say: Say, is_wanted: Callable[[], bool]
 ) -> RunState:
-    """Run it to its end, which a ^C brings first. `names` are those of the downloads; `say` hears them, and from time
-    to time the last words of the program."""
+    """Run it to its end, which a ^C brings first. `names` are the downloads' names; `say` hears them, and from time to
+    time the last words of the program."""
     for name in names:
         say(f"fetching {name}")
     said = time.monotonic()

@@ -44,7 +44,7 @@ SPARE = 1 << 28  # bytes of a disk that stay free: others write there too
 _TOKEN = "HF_TOKEN"
 _AT_ONCE = 4  # repositories that the hub is asked about
 _LONGEST = 100  # characters of a command that is not understood
-_QUERY_TIMEOUT = 60.0  # seconds that the host gets to say what is there
+_QUERY_TIMEOUT = 60.0  # seconds that the host gets to say which files exist
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ def before_rows(
 
 @dataclass(frozen=True)
 class Prefetch:
-    """What rows need, on one host; `row` is one of them. `images`: CI's → those that replace them; `is_wanted` is
-    whether anybody waits."""
+    """What rows need, on one host; `row` is one of them. `images`: CI's → their replacements; `is_wanted` says whether
+    a caller still waits."""
 
     needs: LabelRequirements
     row: Row

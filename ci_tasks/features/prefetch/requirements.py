@@ -171,7 +171,7 @@ def _parsed(words: Sequence[str], env: Mapping[str, str]) -> HubRepository:
 
 
 def downloaded_by_library(call: LaunchCall, env: Mapping[str, str]) -> HubRepository | None:
-    """What a call of huggingface_hub downloads; None for one that does not, or that only reads what is there. Raises
+    """What a call of huggingface_hub downloads; None for one that does not, or that only reads existing files. Raises
     UnresolvedArgument."""
     given = call.kwargs
     if call.function == "hf_download_dataset":

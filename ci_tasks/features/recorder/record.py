@@ -52,7 +52,7 @@ exec chroot "$root" env -C {ROOT} setpriv --no-new-privs --bounding-set=-all --i
 # What CI's container sets for a test; the row's own variables come on top. docker passes proxies on.
 _ENVIRONMENT = {"HOME": "/root", "PATH": "/usr/local/bin:/usr/bin:/bin"}
 _ENVIRONMENT |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "")
-_SECRET = "<secret "  # stands in a variable for a value that is not known here
+_SECRET = "<secret "  # replaces a value that is not known here in a variable
 Read = Callable[[str], "str | None"]
 Say = Callable[[str], object]
 
@@ -60,7 +60,7 @@ Say = Callable[[str], object]
 @dataclass(frozen=True)
 class LaunchRecorder:
     """Records the tests of one tree. `helpers` are a suite's launchers with their parameters, `read` gives the text of
-    a file of the tree, and `directory` is where it lies, None if nothing of it may be executed."""
+    a file of the tree, and `directory` is the tree's, None if nothing of it may be executed."""
 
     helpers: Mapping[str, Sequence[str]]
     read: Read
@@ -111,7 +111,7 @@ def open_recorder(
 
 @cache
 def unavailable_reason() -> str:
-    """Why this machine has no sandbox; "" where it has one."""
+    """Why this machine has no sandbox; "" if it has one."""
     with tempfile.TemporaryDirectory() as empty:
         return _run_sandboxed(Path(empty), [])[1]
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 STUBBED = ("urllib.request", "http.client")  # of the standard library
-CODES = ("subprocess.call", "subprocess.check_call", "os.system")  # of which the result is an exit code
+CODES = ("subprocess.call", "subprocess.check_call", "os.system")  # their result is an exit code
 STARTERS = [f"subprocess.{name}" for name in ("run", "Popen", "check_output", "getoutput", "getstatusoutput")]
 STARTERS += [*CODES, "os.popen"]
 REFUSED = ("fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve")

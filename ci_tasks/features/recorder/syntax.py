@@ -171,7 +171,7 @@ def _assigned(body: Sequence[ast.stmt], names: Mapping[str, Value]) -> dict[str,
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a statement, without those of functions within."""
+    """The nodes of a statement, without the nodes of functions in it."""
     yield node
     if not isinstance(node, _Function | ast.Lambda | ast.ClassDef):
         for child in ast.iter_child_nodes(node):

@@ -25,7 +25,7 @@ HELPERS: Mapping[str, Sequence[str]] = {
         *("extra_env_vars", "config"),
     ],
 }
-# Where a dataset lies, where the test does not say it.
+# The place of a dataset, if the test does not say it.
 DATASETS = "/root/datasets"
 
 

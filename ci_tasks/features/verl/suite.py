@@ -50,7 +50,7 @@ def of_actor(text: str) -> tuple[str, str]:
 
 
 def values(pairs: str) -> dict[str, float | None]:
-    """Each metric of a step; None where its value is no number."""
+    """Each metric of a step; None if its value is no number."""
     found: dict[str, float | None] = {}
     for pair in pairs.split(" - ")[:_MOST_METRICS]:
         name, colon, text = pair.strip().rpartition(":")

@@ -61,11 +61,11 @@ _VOLATILE = re.compile(r"[\d.:]+|0x[0-9a-f]+")
 
 @dataclass
 class Candidate:
-    """A line that may be the reason. `order` counts those before it that are no repetition. `survived` is set where a
-    line says that it goes on all the same, `outlived` where its process was seen to go on; `last_at` is the number of
-    the latest repetition, `count` how often it came. LAST is a line that has no telling word, but is one of the last
-    before the end. `calls` are its traceback's frames, outermost first, or where pytest says that it failed; `above` is
-    what stood before it."""
+    """A line that may be the reason. `order` counts those before it that are no repetition. `survived` is set if a line
+    says that the process continues in spite of it, `outlived` if the process was seen to continue; `last_at` is the
+    number of the latest repetition, `count` how often it came. LAST is a line that has no telling word, but is one of
+    the last before the end. `calls` are its traceback's frames, outermost first, or the place of the failure that
+    pytest prints; `above` is what stood before it."""
 
     line: PrefixedLine
     text: str
@@ -126,7 +126,7 @@ class CandidateReader(LineReader):
 
     def feed(self, number: int, raw: bytes, before: bytes) -> bool:
         """One line of the log, with what stood before it. Returns whether lines like it have to be looked at, which
-        matters only where it was not needed anyway."""
+        matters only if it was not needed anyway."""
         was_needed = self.needs_next_line()
         self._eager = max(0, self._eager - 1)
         raw = _HOLE.sub(b"", raw)
@@ -139,7 +139,7 @@ class CandidateReader(LineReader):
             self._is_script = raw.startswith(_GROUPS[0])
             self._is_ours |= number == 1 and self._is_script
         if self._is_ours and (self._is_script or raw.startswith(_GROUPS)):
-            return True  # our own runs print a step before they run it; its lines tell something where they come later
+            return True  # our own runs print a step before they run it; its lines tell something if they come later
         results = [self._read(log_prefixes.read(number, segment), before) for segment in segments(raw)]
         return was_needed or any(results) or bool(_NUMBER_COUNTS.search(raw))
 
@@ -285,7 +285,7 @@ class CandidateReader(LineReader):
         self.failed = self.failed or end[1] != "0"
 
     def _is_survived(self, header: PrefixedLine, before: bytes) -> bool:
-        """Whether the line above a traceback says that it goes on all the same."""
+        """Whether the line above a traceback says that the process continues in spite of it."""
         above = log_prefixes.read(header.number - 1, segments(before.removesuffix(b"\n").rpartition(b"\n")[2])[-1])
         return above.origin == header.origin and self._rules.of(above.text, raised=False).name == _SURVIVED
 
@@ -342,7 +342,7 @@ class CandidateReader(LineReader):
         existing.last_at, existing.survived = again.last_at, again.survived
 
     def _forget(self) -> None:
-        """Forget one of the weakest, from the middle: what counts most stands at the beginning or the end."""
+        """Forget one of the weakest, from the middle: what counts most is at the beginning or the end."""
         keys = [key for key, one in self._kept.items() if one.kind == PLAIN and one.rule.rank != ROOT] or [*self._kept]
         del self._kept[keys[len(keys) // 2]]
 

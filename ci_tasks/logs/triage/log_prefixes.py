@@ -41,7 +41,7 @@ _PREFIXES = (
     rf" *\[(?P<level>{_LEVEL}|Error|Warning)\]:? *",
     r"(?P<level>Warning): ",
     r"##\[(?P<level>error|warning)\]",
-    r"::(?P<level>error|warning|notice)(?: [^\n]{0,300}?)?::",  # GitHub's commands, where they were not obeyed
+    r"::(?P<level>error|warning|notice)(?: [^\n]{0,300}?)?::",  # GitHub's commands, if they were not executed
     r"[\w.]+\.py:\d+ - ",
     r"(?P<origin>[\w.-]{2,40}) +\| ",
     r"\[[\w.-]+[-_.]py:\d+(?::\w+)?\] ?",
@@ -74,7 +74,7 @@ _TAB = re.compile(r"^[^\t]{1,200}\t[^\t]{1,200}\t(?=\d{4}-\d\d-\d\dT)")
 @dataclass(frozen=True)
 class PrefixedLine:
     """`shown` is the line as a terminal may have it; `text` is without prefixes; `origin` says which rank or actor
-    spoke, `level` how loud, in lower case, both "" where the line does not say."""
+    spoke, `level` how loud, in lower case, both "" if the line does not say."""
 
     number: int
     shown: str

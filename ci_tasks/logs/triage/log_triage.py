@@ -173,7 +173,7 @@ class _Analysis:
         return round(min(_SUREST, likely), 2)
 
     def _failed_tests(self) -> tuple[str, ...]:
-        """The tests that pytest names, each with the place of its failure where that was printed."""
+        """The tests that pytest names, each with the place of its failure if that was printed."""
         places = {}
         for one in [one for one in self.reader.candidates if one.kind == PYTEST and self.reader.failed_tests]:
             found = evidence_of(one, ())
@@ -182,7 +182,7 @@ class _Analysis:
         return tuple(f"{test}{places.get(_TEST_NAME.split(test)[-1], '')}" for test in self.reader.failed_tests)
 
     def _blamed(self, candidate: Candidate) -> tuple[str, str, str]:
-        """(cause, verdict, group): of the environment only where no test of the code failed."""
+        """(cause, verdict, group): of the environment only if no test of the code failed."""
         if (missing := _NO_MODULE.search(candidate.text)) and self.known.is_own_module(missing[1]):
             return _OWN_IMPORT, FAILED, CODE
         cause, verdict = ranks.cause_of(candidate, self.candidates, self.rules)
@@ -219,8 +219,8 @@ def _uncaught_candidates(
 ) -> list[Candidate]:
     """The candidates that print the exception which ended a process, first; none if the log has none.
 
-    One that only passes on what another process raised does not count. Where pytest reported a failure, a process that
-    a test started may well end with an exception, so there the log decides; and where what the others raised may follow
+    One that only passes on what another process raised does not count. The log decides in two cases: pytest reported a
+    failure, since a process that a test started may end with an exception; or the exceptions of the others may follow
     from the end of a silent rank.
     """
     if evidence is None or any(one.kind == PYTEST for one in candidates) or _silent_rank(evidence, rules) is not None:
@@ -233,7 +233,7 @@ def _uncaught_candidates(
 
 
 def _first_to_end(evidence: RunEvidence | None, rules: Rules) -> str:
-    """Which of several ranks ended first, as a sentence; "" where that was not seen."""
+    """Which of several ranks ended first, as a sentence; "" if that was not seen."""
     if evidence is None or len(_ranks(evidence)) < _LEAST_RANKS:
         return ""
     if (silent := _silent_rank(evidence, rules)) is not None:
@@ -245,8 +245,8 @@ def _first_to_end(evidence: RunEvidence | None, rules: Rules) -> str:
 
 
 def _silent_rank(evidence: RunEvidence, rules: Rules) -> ProcessEvidence | None:
-    """The only rank that left neither an end mark nor an exception, where those of the others follow from its end.
-    Several such ranks may have been killed when the job was over: then none is the first."""
+    """The only rank that left neither an end mark nor an exception, if the exceptions of the others follow from its
+    end. Several such ranks may have been killed when the job was over: then none is the first."""
     processes = _ranks(evidence)
     silent = [process for process in processes.values() if not process.end and not process.exceptions]
     own = [pair for pair in _ended_by(evidence) if not _follows(pair[1], rules, _OF_COMMUNICATION)]
@@ -254,8 +254,8 @@ def _silent_rank(evidence: RunEvidence, rules: Rules) -> ProcessEvidence | None:
 
 
 def _ranks(evidence: RunEvidence) -> dict[int, ProcessEvidence]:
-    """The process of each rank: the first one in the tree, since its helpers inherit its environment. None where
-    several groups of processes have the same ranks."""
+    """The process of each rank: the first one in the tree, since its helpers inherit its environment. None if several
+    groups of processes have the same ranks."""
     rank_of = {process.key: process.rank for process in evidence.processes}
     found: dict[int, ProcessEvidence] = {}
     for process in evidence.processes:

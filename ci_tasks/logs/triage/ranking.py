@@ -1,8 +1,8 @@
 """Of all that may be the reason, the line that a maintainer would quote, or that nothing failed; its cause; and how
 likely line and verdict are right.
 
-Named numbers speak for and against a candidate: how it was printed, where it stands, what its rule and its traceback
-say of it. `weights.json` has what each is worth, `bench/triage_train.py` learns it. Words of a line, names of rules and
+Named numbers speak for and against a candidate: how it was printed, its place, what its rule and its traceback say of
+it. `weights.json` has what each is worth, `bench/triage_train.py` learns it. Words of a line, names of rules and
 templates of passing runs were features once. With sources left out they chose no line better (2026-11-26: 91.6 % of 343
 answers with and without them).
 """
@@ -37,7 +37,7 @@ _ENDS = (_KILLED_BY_SHELL, "killed-child", "launcher", "job-timeout", "cancelled
 _END, _AT_ONCE, _LONG_GONE = 5, 20, 30  # lines
 _LONG_LOG = 200  # lines; shorter ones are excerpts, in which the end says less
 _SHORTEST_MESSAGE, _LONGEST_MESSAGE = 15, 60  # characters that tell two messages apart
-_SURELY_FAILED = 1e-6  # share of "nothing failed" where it is known that something did
+_SURELY_FAILED = 1e-6  # share of "nothing failed" if it is known that something did
 _LEAST = 1e-4
 
 
@@ -101,7 +101,7 @@ def _tells(one: Candidate) -> bool:
 
 
 def features(log: CandidateList) -> list[Features]:
-    """Those of each candidate of a log, and then those of "nothing failed"."""
+    """The numbers of each candidate of a log, and then the numbers of "nothing failed"."""
     told = [one for one in log.candidates if not one.ignored]
     ends = [one for one in told if one.kind == EXCEPTION_END]
     roots = [one for one in told if one.rule.rank == ROOT]
@@ -136,14 +136,14 @@ def features(log: CandidateList) -> list[Features]:
             "passed on at once": any(0 < other - number < _AT_ONCE for other in passing_on),
             "passed on later": any(other > number for other in passing_on),
             "passed on before": any(other < number for other in passing_on),
-            # A line that only stands at the end is less where a rule knows another one there.
+            # A line that is only at the end is worth less if a rule knows another line there.
             "stands last beside a rule": one.kind == LAST
             and one.rule is NO_RULE
             and any(
                 other.kind != LAST and other.rule is not NO_RULE and abs(other.last_at - number) <= 2 * _END
                 for other in log.candidates
             ),
-            # Of exceptions of which each was raised while the one before was handled, the first counts.
+            # If each exception was raised while the one before was handled, the first counts.
             "not the first of its chain": any(
                 one.chain and link.chain == one.chain and link.rule.rank != WRAPPER and link.depth < one.depth
                 for link in ends
@@ -199,7 +199,7 @@ class Ranking:
 
     @property
     def failed(self) -> bool:
-        """That a line stands at the end, and no more, is no evidence of a failure."""
+        """The place at the end alone is no evidence of a failure."""
         telling = [(share, one) for share, one in self.order if not one.outlived]
         told = sum(share for share, one in telling if one.kind != LAST or one.rule is not NO_RULE)
         return bool(self.order) and (self.nothing < _SURELY_FAILED or self.nothing < told)
@@ -221,9 +221,9 @@ def rank(log: CandidateList, failed: bool, weights: Mapping[str, float] | None =
 
 
 def cause_of(candidate: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, str]:
-    """(cause, verdict) of the chosen line: those of the most special root of its chain (`The read operation timed out`
-    is the hub's where its last link says so), else of what wraps it there, of the code that raised it, of its own rule,
-    or of the nearest wrapper."""
+    """(cause, verdict) of the chosen line. They come from the most special root of its chain (`The read operation timed
+    out` is the hub's if its last link says so), else from what wraps it there, the code that raised it, its own rule,
+    or the nearest wrapper."""
     rule = candidate.rule
     if rule.verdict == CANCELLED:
         return rule.blame

@@ -53,7 +53,7 @@ NO_RULE = Rule("", "none", "", FAILED, order=-1)
 @dataclass(frozen=True)
 class Rules:
     """All of them. `words` is the expression for lines that are worth a look, `died` finds the end of a process;
-    `explanations` says what a cause means where the quoted line's rule does not."""
+    `explanations` says what a cause means if the quoted line's rule does not."""
 
     words: bytes
     died: Any
@@ -63,8 +63,8 @@ class Rules:
     explanations: Mapping[str, str]
 
     def of(self, text: str, frames: str = "", raised: bool = True) -> Rule:
-        """The first rule that matches `text` and holds; NO_RULE where none does. `raised` says that it is an exception,
-        or was logged as an error."""
+        """The first rule that matches `text` and holds; NO_RULE if none does. `raised` says that it is an exception, or
+        was logged as an error."""
         matching = sorted(self.matcher.Match(text.encode("utf-8", "replace")) or ())
         holding = (self.rules[number] for number in matching if self.rules[number].holds(text, frames, raised))
         return next(holding, NO_RULE)

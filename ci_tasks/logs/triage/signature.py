@@ -2,9 +2,9 @@
 identity in two levels, each a few words and a hash. Pure.
 
 The kind is the exception, the message without what varies (numbers, nan, addresses, ids, sample texts, volatile parts
-of paths), and the file of the innermost call of the code under test. The signature has the evidence beside it: what
-`records.FailureEvidence` holds, and the directory that the file lies in. It is equal for two runs of one failure. A
-renamed function is the same failure where the statement that failed is the same; a number of a line never counts.
+of paths), and the file of the innermost call of the code under test. The signature has the evidence beside it: the
+fields of `records.FailureEvidence`, and the directory of the file. It is equal for two runs of one failure. A renamed
+function is the same failure if the statement that failed is the same; a number of a line never counts.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def signature_of(evidence: FailureEvidence) -> str:
 
 
 def is_specific(source_line: str) -> bool:
-    """Whether a statement is one that stands in few places: not `raise`, `raise e` or `assert a == b`."""
+    """Whether a statement occurs in few places: not `raise`, `raise e` or `assert a == b`."""
     return len({word for word in _WORD.findall(source_line) if not _COMMON_WORD.fullmatch(word)}) >= _LEAST_WORDS
 
 
@@ -157,7 +157,7 @@ def _signed(evidence: FailureEvidence, known: Sequence[str]) -> str:
 
 
 def of_code(frames: Sequence[str]) -> tuple[str, ...]:
-    """The innermost calls of the code under test as `file:function`, outermost first; where all are of packages, the
+    """The innermost calls of the code under test as `file:function`, outermost first; if all are of packages, the
     innermost."""
     own = [frame for frame in frames if not _THIRD_PARTY.search(frame)] or list(frames)[-1:]
     named = (frame.rpartition(":") for frame in own[-_FRAMES:])
@@ -165,8 +165,8 @@ def of_code(frames: Sequence[str]) -> tuple[str, ...]:
 
 
 def package_of(path: str) -> str:
-    """The directory that a source file lies in, "" where that is the tree itself, whose name is another one elsewhere:
-    `utils` of /root/slime/slime/utils/data.py, nothing of /root/slime/train.py."""
+    """The directory of a source file, "" if that is the tree itself, which has another name elsewhere: `utils` of
+    /root/slime/slime/utils/data.py, nothing of /root/slime/train.py."""
 
     def is_above_trees(directory: str) -> bool:
         return directory in _ROOTS or directory in _SOURCES or bool(_SCRATCH.match(directory))
@@ -255,7 +255,7 @@ def exception_name(name: str) -> str:
 
 
 def _of_traceback(calls: Sequence[TracebackFrame]) -> FailureEvidence:
-    """The innermost call of the code under test; where all are of packages, the innermost."""
+    """The innermost call of the code under test; if all are of packages, the innermost."""
     own = [call for call in calls if not _THIRD_PARTY.search(f"{call.path}:{call.function}")] or calls
     test = next((call.function for call in own if call.function.startswith("test_")), "")
     return _place(own[-1].path, own[-1].line, own[-1].function, test, own[-1].code)
@@ -284,7 +284,7 @@ def _of_pytest(chosen: Candidate, candidates: Iterable[Candidate]) -> FailureEvi
 
 
 def _enclosing(above: Sequence[str]) -> str:
-    """The function whose code pytest prints just above; "" where it prints none of it."""
+    """The function whose code pytest prints just above; "" if it prints none of it."""
     for text in reversed(above):
         if match := _DEF.match(text):
             return match[1]
@@ -306,7 +306,7 @@ def _test_name(above: Sequence[str], path: str, candidates: Iterable[Candidate])
 
 def _crossed(code: str, message: str) -> tuple[str, str]:
     """A name of the asserted condition whose value the message prints beyond all its bounds, and whether it is `above`
-    or `below` them; "" where there is none: nan is on no side."""
+    or `below` them; "" if there is none: nan is on no side."""
     condition = re.split(r", f['\"]", code)[0].removeprefix("assert ")
     bounds = [float(number) for number in re.findall(_NUMBER, condition)]
     if not code.startswith("assert ") or not bounds or not re.search("[<>]", condition):

@@ -27,7 +27,7 @@ _NO_TYPE = ("INFO", "DEBUG", "WARNING", "ERROR", "None", "True", "False", "File"
 
 @dataclass
 class TracebackFrame:
-    """A frame: `code` is the source line that Python prints below it, "" where it printed none."""
+    """A frame: `code` is the source line that Python prints below it, "" if it printed none."""
 
     path: str
     line: int
@@ -37,9 +37,9 @@ class TracebackFrame:
 
 @dataclass
 class Traceback:
-    """One that is being read. `calls` are its frames, outermost first; `chain` is shared by those that Python printed
-    as one raising during the handling of another, `depth` its place there; `ignored` where it was raised in a
-    destructor, `survived` where it was logged and the process went on."""
+    """One that is being read. `calls` are its frames, outermost first; `chain` is shared by tracebacks that Python
+    printed as raised during the handling of another, `depth` its place there; `ignored` if it was raised in a
+    destructor, `survived` if it was logged and the process went on."""
 
     origin: str
     chain: int
@@ -84,7 +84,7 @@ class Tracebacks:
         return any(traceback.quiet < (_MAX_GAP if traceback.open else 8) for traceback in self._last.values())
 
     def feed(self, origin: str, text: str) -> TracebackEnd | bool:
-        """An End where the line ends a traceback; else whether it is a part of one."""
+        """An End if the line ends a traceback; else whether it is a part of one."""
         for traceback in self._last.values():
             traceback.quiet += 1
         self.ignoring = max(0, self.ignoring - 1)
@@ -158,8 +158,8 @@ def _add_code(traceback: Traceback, text: str) -> None:
 
 
 def _is_type(name: str, at_once: bool) -> bool:
-    """Whether an exception's type may be called so. Python names the module of all but its own types and those of a
-    script; `at_once`, below the code that raised it, other names are believed too."""
+    """Whether an exception's type may be called so. Python names the module of a type, except for its own types and a
+    script's; `at_once`, below the code that raised it, other names are believed too."""
     last = name.split("(")[0].rsplit(".", 1)[-1]
     if last in _NO_TYPE or len(last) <= 3 or _OLD_TYPE.search(name):
         return bool(_OLD_TYPE.search(name))

@@ -1,10 +1,10 @@
 """Whose failure it is, and what to do next: the guide's section "Failure triage" as a table.
 
-Triage's cause comes first, then the innermost frame that lies in code that is known here, then words. The guide's
-line is Bridge-managed construction: what fails before it is the environment's, except for what Bridge's own code
-raises. What fails in it or after it is the change's, except for what is the environment's whenever it happens, such as
-a full disk, and for what says neither: a rollout engine, GPU memory, a hang or a killed process after construction may
-be the change's doing or not.
+Triage's cause comes first, then the innermost frame in code that is known here, then words. The guide's line is
+Bridge-managed construction: what fails before it is the environment's, except for what Bridge's own code raises. What
+fails in it or after it is the change's, except for what is the environment's whenever it happens, such as a full disk,
+and for what says neither: a rollout engine, GPU memory, a hang or a killed process after construction may be the
+change's doing or not.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ _ROLES = ("actor_rollout_ref.actor.megatron.", "actor_rollout_ref.ref.megatron."
 _SIZES = ("tensor", "pipeline", "context", "expert")
 _ROLLOUT_SIZE = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 _REWARD_SIZE = "reward.reward_model.rollout.tensor_model_parallel_size"
-# verl says NaN where it had nothing to compare; auxiliary scores are the data set's own.
+# verl says NaN if it had nothing to compare; auxiliary scores are the data set's own.
 _EXCUSED = ("training/rollout_probs_diff", "val-aux/")
 _CONTENT = (".json", ".safetensors", ".distcp", ".pt", ".pth", ".bin")  # a file of these that is empty holds nothing
 # Of a step: the metrics that its tensors decide, and not its clock.

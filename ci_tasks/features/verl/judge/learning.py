@@ -108,7 +108,7 @@ def trend(metrics: Metrics, baseline: Metrics | None = None, unlike: str = "") -
 
 
 def series(metrics: Metrics, key: str) -> list[tuple[int, float]]:
-    """(step, value) of one metric, from step 1 on, where it was logged and is a number."""
+    """(step, value) of one metric, from step 1 on, if it was logged and is a number."""
     points = ((step, metrics[step].get(key, math.nan)) for step in sorted(metrics) if step > 0)
     return [(step, value) for step, value in points if math.isfinite(value)]
 
@@ -153,7 +153,7 @@ def _slope(points: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
 
 
 def _difference(rewards: Sequence[tuple[int, float]], base: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
-    """Of the last halves, where both have levelled off as far as they do."""
+    """Of the last halves, in which both have levelled off as far as they do."""
     ours, theirs = ([value for _, value in points[len(points) // 2 :]] for points in (rewards, base))
     parts = [_error([value - fmean(half) for value in half], fitted=1) for half in (ours, theirs)]
     error = math.hypot(*(part for part, _ in parts), RUN_SCATTER, RUN_SCATTER)

@@ -103,7 +103,7 @@ class TrainingFailure(NamedTuple):
 
     @classmethod
     def said(cls, text: str, frames: tuple[str, ...] = (), process: str = "") -> TrainingFailure:
-        """One that stands in no log that triage has read: the cause comes from a rule for its text."""
+        """One that is in no log that triage has read: the cause comes from a rule for its text."""
         rule = shipped().of(text, "\n".join(frames))
         return cls(text[:500], 0, frames, rule.cause if rule.rank == ROOT else "", process=process)
 
@@ -113,7 +113,7 @@ class TrainingFailure(NamedTuple):
 
     @property
     def constructs(self) -> bool:
-        """Whether a frame lies in Bridge, in Megatron-core, or in verl's code around them."""
+        """Whether a frame is in Bridge, in Megatron-core, or in verl's code around them."""
         return any(constructs(frame) and not frame.endswith(":<module>") for frame in self.frames)
 
 
@@ -178,7 +178,7 @@ class RunFacts(NamedTuple):
 
 def read_run(log: Iterable[bytes], proofs: Sequence[str] = (), names: Sequence[str] = ()) -> RunFacts:
     """The facts of a run. `log` are the log's bytes, cut anywhere. `proofs` are regular expressions of lines to look
-    for. `names` are those of the trainings in a log that no step script of ours divides: each begins where the trainer
+    for. `names` are the trainings' names in a log that no step script of ours divides: each begins where the trainer
     prints its settings."""
     reader = _RunReader(proofs, names)
     read(log, reader)

@@ -54,9 +54,10 @@ class HookedModule:
 @dataclass(frozen=True)
 class BuiltModel:
     """A model as it was built on one rank. `provider` is the class of Bridge's provider, "" if another builds it.
-    `wrappers` are the classes from the outermost in (DistributedDataParallel, Float16Module …), `model` that of the
-    model itself. `parameters` and `trainable` count this rank's elements; `layers` is how many the whole model has, 0
-    if it is not known; `adapters` are the classes of layers that adapt others (LoRALinear …), with how many there are.
+    `wrappers` are the classes from the outermost in (DistributedDataParallel, Float16Module …), `model` the class of
+    the model itself. `parameters` and `trainable` count this rank's elements; `layers` is how many the whole model has,
+    0 if it is not known; `adapters` are the classes of layers that adapt others (LoRALinear …), with how many there
+    are.
     """
 
     provider: str = ""
@@ -122,8 +123,8 @@ class LevelContext:
 
 
 class LevelRun(NamedTuple):
-    """A finished run of the levels. `trainings` are those of the request, in order; `status` and `reason` are the run's
-    own; `root` is the Bridge checkout as the job sees it, "" if it is not known; `evidence` is what the probe saw,
+    """A finished run of the levels. `trainings` are the request's, in order; `status` and `reason` are the run's own;
+    `root` is the Bridge checkout as the job sees it, "" if it is not known; `evidence` is what the probe saw,
     `baseline` a training to compare level 5's with; `log` is its path, "" if there is none."""
 
     context: LevelContext
@@ -184,8 +185,8 @@ R = TypeVar("R")
 
 
 class TrainingRun(NamedTuple):
-    """`evidence` is that of its processes, None without the probe; `root` is the Bridge checkout as the job sees it, ""
-    if it is not known. `before` is the training that ran before it, and `plain` level 0's."""
+    """`evidence` is its processes', None without the probe; `root` is the Bridge checkout as the job sees it, "" if it
+    is not known. `before` is the training that ran before it, and `plain` level 0's."""
 
     training: Training
     facts: TrainingFacts

@@ -318,6 +318,6 @@ def _follow_ups(run: LevelRun, verdict: RunVerdict) -> Iterator[str]:
 
 
 def _listed(lines: Iterable[str], most: int) -> tuple[str, ...]:
-    """Each once; those that are too many for the summary's length in the last line."""
+    """Each once; if there are too many for the summary's length, the rest in the last line."""
     known = tuple(dict.fromkeys(filter(None, lines)))
     return known if len(known) <= most else (*known[: most - 1], "; ".join(known[most - 1 :]))

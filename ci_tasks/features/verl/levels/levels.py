@@ -276,8 +276,8 @@ def render(
     request: LevelRequest, planned: Sequence[Training], wrapper: str, *, simulated: bool = False, contained: bool = True
 ) -> str:
     """The text of the step, for bash. `wrapper` is the text of verl's. A `simulated` run, on a host that simulates
-    GPUs, has a home of its own: the sample's models and data are none that anybody wants to keep. One that is not
-    `contained` leaves others' Ray alone."""
+    GPUs, has its own home: the sample's models and data are not worth keeping. One that is not `contained` leaves
+    others' Ray alone."""
     given = {**request.env, **planned[0].env}
     settings = {
         "cited": request.checks,
