@@ -12,13 +12,13 @@ CANCELLED = "cancelled"
 _BLOCKED = {"blocked": (125, "the environment could not run it; nothing is known about the code")}
 _CANCELLED = {CANCELLED: (EXIT_CANCELLED, "you stopped it; the same command continues from here")}
 
-# Of several rows, the first word counts that one of them has.
+# With several rows, the first word that one of them has counts.
 MEANINGS: Mapping[str, Mapping[str, tuple[int, str]]] = {
     "reproduce": {
         "reproduced": (0, "the same failure: the same kind, and at least one equal piece of evidence beyond it"),
         "passed here": (1, "it passed: flaky, or a difference matters"),
-        "different failure": (3, "it fails differently"),
-        "same kind": (4, "alike, but not shown to be the same failure; what differs is listed"),
+        "different failure": (3, "it fails in another way"),
+        "same kind": (4, "alike, but not shown to be the same failure; the differences are listed"),
         **_BLOCKED,
     },
     "reproduce --on-my-tree": {
@@ -28,12 +28,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[int, str]]] = {
     "compare": {
         "yours": (1, "your tree fails more often than the base"),
         **_BLOCKED,
-        "cannot tell": (4, "none of the others is shown after `--max-runs` new runs"),
+        "cannot tell": (4, "no other result is shown after `--max-runs` new runs"),
         "already broken": (0, "the base fails in most runs too"),
         "flaky": (0, "both fail sometimes in the same way"),
         "fixed": (0, "your tree never failed, and the base fails more often"),
         "fine": (0, "your tree never failed"),
-        "passes": (0, "a row of several that passed once on your tree: not compared"),
+        "passes": (0, "with several rows: it passed once on your tree, and was not compared"),
         **_CANCELLED,
     },
     "bisect": {
@@ -59,5 +59,5 @@ def markdown() -> str:
     for command, meanings in MEANINGS.items():
         lines += [f"## Results of {command}", "", "| result | exit code | meaning |", "|---|---|---|"]
         lines += [f"| {word} | {code} | {meaning} |" for word, (code, meaning) in meanings.items()]
-        lines += ["", "The other results are those of `reproduce`.", ""] if "--" in command else [""]
+        lines += ["", "The other results are the same as for `reproduce`.", ""] if "--" in command else [""]
     return "\n".join(lines).rstrip() + "\n"
