@@ -26,8 +26,10 @@ from ci_tasks.agent.codec import encode, from_json, masked_record
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir
 from ci_tasks.errors import EXIT_BUG, EXIT_CANCELLED, UsageError
+from ci_tasks.records import CANCELLED
 from ci_tasks.report.live import RUNNING, STALLED, WAITING, HostProgress, RowProgress
 from ci_tasks.results import store
+from ci_tasks.results.load import read_run_record
 from ci_tasks.results.runs import events_of
 from ci_tasks.results.store import Batch, read_state_if_readable
 
@@ -292,7 +294,8 @@ def resumable(label: str, checkout: str) -> BatchJournal:
         if journal is None or (journal.asked.label, journal.asked.checkout) != (label, checkout):
             continue
         latest = [journal.attempts(row)[-1:] for row in journal.asked.rows]
-        if not all(any(os.path.exists(run.record) for _, run in attempts) for attempts in latest):
+        records = [read_run_record(run) for attempts in latest for _, run in attempts]
+        if len(records) < len(latest) or not all(record and record.status != CANCELLED for record in records):
             state = read_state_if_readable(journal.batch.path)
             if state is not None and state.is_active and state.owner != processes.identity():
                 raise UsageError(

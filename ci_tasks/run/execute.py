@@ -110,7 +110,7 @@ class RowExecution:
         """The hosts that may run it, as far as is known: hosts on which no attempt of it ended, else perhaps hosts on
         which it failed. One that was dropped only if there is no other."""
         able = [session for session in sessions if not session.missing_for(self.row)]
-        ends = {attempt.host: attempt.status for attempt in self.earlier}
+        ends = {attempt.host: attempt.status for attempt in self.earlier if attempt.status != CANCELLED}
         again = [session for session in able if self.repeats_failure and ends.get(session.name) in _FAILURES]
         hosts = [session for session in able if session.name not in ends] or again
         return [session for session in hosts if not session.is_dropped] or hosts
@@ -199,10 +199,14 @@ class LabelExecution:
         )
 
     def _take_up(self, execution: RowExecution, host: str, run: RunDir) -> None:
-        """The last attempt. A host may have heard of it; what never left this machine is started again."""
+        """The last attempt. A host may have heard of it; one that was cancelled has another one after it, and what
+        never left this machine is started again."""
         has_started = read_status_if_readable(run).exists or read_remote(run) is not None
-        if read_run_record(run) or (has_started and is_over(run)):
-            execution.finish(load_record(run), run)
+        record = load_record(run) if os.path.exists(run.record) or (has_started and is_over(run)) else None
+        if record and record.status == CANCELLED:
+            execution.earlier += record.attempts[-1:]
+        elif record:
+            execution.finish(record, run)
         elif has_started:
             session = next((session for session in self.sessions if session.name == host), None)
             if session is None:

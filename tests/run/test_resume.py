@@ -4,6 +4,7 @@ started; and what cannot be resumed is refused."""
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -91,9 +92,13 @@ def test_a_host_with_a_row_that_runs_has_to_be_named(left: World) -> None:
     assert left.execute_label(resume=True).exit_code == 0
 
 
-def test_a_command_that_ended_is_not_resumed(played: Make) -> None:
-    world = played({"a": 4, "b": 4}, {"one": 4})
-    world.execute_label()
+def test_rows_that_were_cancelled_run_again_and_a_command_that_ended_is_not_resumed(played: Make) -> None:
+    world = played({"a": 4}, {"one": 4, "two": 4})
+    world.acts["one", "*"] = Act(seconds=ENDLESS)
+    world.when((world.runs("one"), lambda: signal.raise_signal(signal.SIGINT)))
+    assert [record.status for record in world.execute_label().runs] == ["cancelled"] * 2
+    world.acts["one", "*"] = Act()
+    assert [record.status for record in world.execute_label(resume=True).runs] == ["passed"] * 2
     with pytest.raises(UsageError, match="is unfinished"):
         world.execute_label(resume=True)
 
