@@ -78,6 +78,11 @@ class RecoveredJob:
     missing: tuple[str, ...] = ()
 
     @property
+    def takes_gpus(self) -> bool:
+        scripts = " ".join(step.script for step in self.steps)
+        return bool(self.gpu_models) or "--gpus" in scripts or "gpu_lock_exec" in scripts
+
+    @property
     def scripts(self) -> tuple[RecoveredStep, ...]:
         return tuple(step for step in self.steps if not step.uses)
 

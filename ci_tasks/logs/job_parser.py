@@ -413,7 +413,6 @@ def _missing_facts(job: facts.RecoveredJob, *, is_whole: bool, has_set_up: bool,
         return (FAILED_STEPS_ONLY,)
     masked = ", ".join(dict.fromkeys(name for step in job.steps for name in step.masked))
     scripts = " ".join(step.script for step in job.steps)
-    wants_gpu = "--gpus" in scripts or "gpu_lock_exec" in scripts
     has_no_code = job.exit_code is None and job.conclusion not in (facts.SUCCESS, facts.CANCELLED)
     missing = {
         "the repository: no checkout is in the log": not job.repository,
@@ -427,7 +426,7 @@ def _missing_facts(job: facts.RecoveredJob, *, is_whole: bool, has_set_up: bool,
         "the image: no `docker run` could be read from the script": "docker" in scripts and not job.image,
         f"the image: the script calls it {job.image}, known only to the shell": "$" in job.image,
         f"the image's digest: no pull of {job.image} is in the log": job.image and not job.digest,
-        "the GPU model and driver: the job did not print nvidia-smi's table": wants_gpu and not job.gpu_models,
+        "the GPU model and driver: the job did not print nvidia-smi's table": job.takes_gpus and not job.gpu_models,
         "the packages: the job printed none": not job.packages,
         "the log's end: the runner's last message is missing, so the log is incomplete": not is_whole,
         "the exit code: no step ended with `Process completed with exit code`": has_no_code,

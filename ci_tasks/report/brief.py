@@ -31,9 +31,9 @@ _MOST_REASONS = 4  # why something could not be had
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 
 
-def triage(found: Triage, source: str) -> str:
+def triage(found: Triage, source: str, takes_gpus: bool = False) -> str:
     """A triage of the log `source`: verdict, cause, line, context, next command."""
-    command = next_command(found, _visible(source, _NAME))
+    command = next_command(found, _visible(source, _NAME), takes_gpus)
     head = [f"verdict: {VERDICTS.get(found.verdict, found.verdict)}"]
     quoted = [f"failed job {name}: {how}" for name, how in [*found.jobs.items()][:_MOST_ROWS]]
     if found.verdict not in (PASSED, UNKNOWN):
@@ -104,7 +104,7 @@ def _cause(found: Triage) -> str:
 
 def _lines(found: Triage) -> list[str]:
     where = f"line {found.line_no}: " if found.line_no else ""
-    lines = [f"{where}{found.text or found.line or '(the log says nothing)'}"]
+    lines = [f"{where}{found.text or found.line or '(no line says why)'}"]
     lines += [f"in: {' > '.join(found.frames)}"] if found.frames else []
     return [*lines, *([f"signature: {found.signature}"] if found.signature else [])]
 

@@ -20,9 +20,9 @@ _CI_PREFIX = re.compile(
 )
 
 
-def describe(triage: Triage, width: int | None = None, source: str = "") -> list[str]:
+def describe(triage: Triage, width: int | None = None, source: str = "", takes_gpus: bool = False) -> list[str]:
     """The lines of `triage`; in a terminal they wrap. With the `source`, the log's file or URL, the next command is the
-    last."""
+    last; it names a host if the job `takes_gpus`."""
     facts: list[tuple[str, str]] = []
     if triage.verdict not in (PASSED, UNKNOWN):
         where = f"line {triage.line_no}" if triage.line_no else "no line"
@@ -30,7 +30,7 @@ def describe(triage: Triage, width: int | None = None, source: str = "") -> list
         facts = [
             ("cause:", cause_sentence(triage)),
             *([("tests:", tests_sentence(triage))] if triage.tests else []),
-            ("line:", _cut(triage.text or triage.line or "(the log says nothing)")),
+            ("line:", _cut(triage.text or triage.line or "(no line says why)")),
             ("where:", f"{where}, confidence {triage.confidence:.2f}"),
             *([("signature:", _cut(triage.signature))] if triage.signature else []),
         ]
@@ -42,7 +42,8 @@ def describe(triage: Triage, width: int | None = None, source: str = "") -> list
         ]
     facts += [("job:", f"{name}: {_cut(how)}") for name, how in triage.jobs.items()]
     body = Table([(f"{name:<10}", text) for name, text in facts]).text(width)
-    follows = [f"next: {printable(command)}"] if source and (command := next_command(triage, source)) else []
+    command = next_command(triage, source, takes_gpus) if source else ""
+    follows = [f"next: {printable(command)}"] if command else []
     around = numbered_context(triage) if facts else []
     context = ["", *(part for each in around for part in _numbered(*each, triage.line_no, width))] if around[1:] else []
     shown = [*body, *map(printable, context), *(["", *follows] if follows else [])]

@@ -230,13 +230,13 @@ def triage(options: TriageOptions) -> int:
     else:
         raise UsageError("triage needs LOG, or --url URL", hint="`ci-tasks triage --help` has examples")
     found = together([(one.job.job_name, one.triage) for one in analysed])
-    source = options.url or options.log or ""
+    source, takes_gpus = options.url or options.log or "", any(one.job.takes_gpus for one in analysed)
     if options.json:
         print_json(found, versioned=False)
     elif options.brief:
-        print(brief.triage(found, source if options.url else analysed[0].name), end="")
+        print(brief.triage(found, source if options.url else analysed[0].name, takes_gpus), end="")
     else:
-        print("\n".join(describe(found, terminal_width(), source)))
+        print("\n".join(describe(found, terminal_width(), source, takes_gpus)))
         if options.url and found.signature and (history := registry.hook("ci_history")):
             print("\n".join(history(options.url, found)))
     return 0

@@ -13,9 +13,9 @@ from ci_tasks.logs import causes
 from ci_tasks.logs.causes import CODE, NOTHING, TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge
 from ci_tasks.logs.lines import read
 from ci_tasks.logs.triage import ranking as ranks
-from ci_tasks.logs.triage.candidate_reader import PYTEST, Candidate, CandidateReader
+from ci_tasks.logs.triage.candidate_reader import LAST, PYTEST, Candidate, CandidateReader
 from ci_tasks.logs.triage.ranking import CandidateList, Ranking
-from ci_tasks.logs.triage.rules import WRAPPER, Rules, shipped
+from ci_tasks.logs.triage.rules import NO_RULE, WRAPPER, Rules, shipped
 from ci_tasks.logs.triage.signature import evidence_of, of_code, stable, with_evidence
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, FailureEvidence, Triage, TriageCandidate
 
@@ -23,6 +23,7 @@ _PASSED = 0.97  # of an exit code 0: the exit code may lie
 _GUESS = 0.05  # of a log that says nothing at all
 _SUREST = 0.99
 _LEAST = 0.3  # below, fewer than one in three lines were right, and none is named
+_NOT_SAID = "no line says why; this is one of the last"
 _LIKELY = 0.5  # confidence: less likely than not is no better than what is known, that the time was over
 _CANDIDATES = 10
 _NEAR_SUCCESS = 10  # lines
@@ -134,7 +135,9 @@ class _Analysis:
     def triage(self) -> Triage:
         chosen, rule = self.candidates[0], self.candidates[0].rule
         cause, verdict, group = self._blamed(chosen)
-        confidence, tests = self._confidence(verdict), self._failed_tests()
+        only_stands_last = chosen.kind == LAST and rule is NO_RULE
+        confidence = _LEAST if only_stands_last else self._confidence(verdict)
+        tests = self._failed_tests()
         if confidence < _LEAST:
             verdict = FAILED if verdict == BLOCKED else verdict  # on the word of a line that is not believed
             return Triage(UNKNOWN, verdict, None, "", "", confidence, candidates=self._others(0), tests=tests)
@@ -147,7 +150,8 @@ class _Analysis:
             signature="",
             confidence=confidence,
             context=(*chosen.before, chosen.line.shown, *chosen.after),
-            reason=rule.reason if rule.cause == cause else self.rules.explanations.get(cause, rule.reason),
+            reason=_NOT_SAID * only_stands_last
+            or (rule.reason if rule.cause == cause else self.rules.explanations.get(cause, rule.reason)),
             rule=rule.name,
             frames=of_code(chosen.frames),
             group=group,
@@ -158,7 +162,8 @@ class _Analysis:
 
     def of_nothing_said(self) -> Triage:
         last, code = self.reader.last, self.exit_code
-        silent = Triage(UNKNOWN, FAILED, last.number if last else None, last.shown if last else "", "", _GUESS)
+        number, shown = (last.number, last.shown) if last else (None, "")
+        silent = Triage(UNKNOWN, FAILED, number, shown, "", _GUESS, reason=_NOT_SAID if last else "")
         return with_evidence(silent, FailureEvidence(f"exit code {code}", exit_code=code)) if code else silent
 
     def without_failure(self) -> Triage:

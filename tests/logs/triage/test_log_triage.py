@@ -167,6 +167,8 @@ ANSWERS: list[tuple[str, str | bytes, int | None, dict[str, Any]]] = [
     ("a binary line", b"\x7fELF\0error: No space left on device\0%s failed\n", None, {"verdict": UNKNOWN}),
     ("a clean log that failed", "copying\nall quiet\n\n", 3,
      {"cause": UNKNOWN, "verdict": FAILED, "line_no": 2, "line": "all quiet"}),
+    ("no line says why", "step 3: loss 3.1\nsaving to /ckpt\nstep 4: loss 2.9\n", 1,
+     {"verdict": FAILED, "confidence": 0.3, "reason": "no line says why; this is one of the last"}),
     ("an empty log that failed", "", 3, {"cause": UNKNOWN, "verdict": FAILED, "line_no": None, "line": ""}),
     ("a logged success is no exit code", "Job 'raysubmit_x' succeeded\nbash: line 9: upload: command not found\n", 127,
      {"verdict": FAILED, "line_no": 2}),

@@ -48,14 +48,16 @@ def test_all_failed_jobs_are_listed_alike_ones_once(tmp_path: Path, capsys: pyte
 
 
 def test_failed_tests_are_named_with_their_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = "== FAILURES ==\n____ test_x ____\ntests/a.py:42: in test_x\n    assert f() == 1\nE   assert 2 == 1\n"
+    log = "##[group]Run x\ndocker run --gpus all x\n##[endgroup]\n"
+    log += "== FAILURES ==\n____ test_x ____\ntests/a.py:42: in test_x\n    assert f() == 1\nE   assert 2 == 1\n"
     log += "FAILED tests/a.py::test_x - assert 2 == 1\nFAILED tests/b.py::test_y[3] - OSError: disk\n"
     (tmp_path / "a.log").write_text(log)
     assert run_command("triage", log=str(tmp_path / "a.log")) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "2 tests failed: tests/a.py::test_x (tests/a.py:42), tests/b.py::test_y[3]" in out
     path = shlex.quote(str(tmp_path / "a.log"))
-    assert f"next: ci-tasks reproduce --log {path} --test tests/a.py::test_x --test tests/b.py::test_y" in out
+    tests = "--test tests/a.py::test_x --test tests/b.py::test_y"
+    assert f"next: ci-tasks reproduce --log {path} --host HOST {tests}" in out
 
 
 def test_a_pipe_is_read_and_json_has_the_fields_of_the_contract(person: Any) -> None:
