@@ -18,6 +18,7 @@ from ci_tasks.records import FAILED
 from ci_tasks.report.table import paragraph
 from ci_tasks.results.history import RunQuery, search
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context, open_source
+from ci_tasks.run.find_rows import why_no_rows
 from ci_tasks.run.label import execute_label
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
@@ -84,6 +85,8 @@ def compare(
     revision, parted_from = (options.base, "") if options.base else default_base(source.path)
     rows_here = rows_named(source, label, options.only)
     names = tuple(row.row for row in rows_here)
+    if not names:
+        raise UsageError(why_no_rows(source, label, None), hint="`ci-tasks jobs` lists the rows of each label")
     commit = resolve_rev(source.path, revision)
     sources = {YOURS: source, BASE: open_source(str(source.path), commit, source.workflow.path, config.given)}
     there = {row.row for row in rows_named(sources[BASE], label, None)}

@@ -93,6 +93,6 @@ def _print(trial: Trial, runner: Runner, rule: Repeat, label: str) -> None:
     lines += [line for row, of in outcomes.items() for line in report.failures(row, of)]
     lines += ["", *results.deviations([runner.record(one) for one in trial.outcomes], width), ""]
     words = Counter(verdict.word for verdict in verdicts.values())
-    summary = ", ".join(f"{count} {word}" for word, count in words.items()) or "no row ran"
+    summary = ", ".join(f"{word} ({counted(count, 'row')})" for word, count in words.items()) or "no row ran"
     ended = "; interrupted, --resume continues" if trial.is_interrupted else ""
     print("\n".join([*lines, f"{label}: {counted(len(trial.outcomes), 'run')}: {summary}{ended}"]), flush=True)

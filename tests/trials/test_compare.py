@@ -101,6 +101,9 @@ def test_what_cannot_be_compared_is_refused(source: CheckoutSource) -> None:
     file.write_text(workflow("c.py", "b.py"))
     with pytest.raises(UsageError, match="has no row c of label quick"):
         compared(source, Script(), "c")
+    file.write_text(workflow())
+    with pytest.raises(UsageError, match="label quick has no row: its `if:` is false"):
+        compared(source, Script(), "")
     file.write_text(workflow("a.py", "b.py"))
     (source.path / "code.py").unlink()
     with pytest.raises(UsageError, match="your tree equals the base"):

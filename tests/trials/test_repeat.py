@@ -56,13 +56,13 @@ def test_fresh_packages_are_installed_once_for_all_repetitions(source: CheckoutS
 
 # rows → runs asked for, repetitions that ran, exit code, the last line
 ENDS: list[tuple[dict[str, Any], int, int, int, str]] = [
-    ({"x": "..."}, 3, 3, 0, "3 runs: 1 passes"),
-    ({"x": ".a."}, 3, 3, 1, "3 runs: 1 flaky"),
-    ({"x": "aaaaa"}, 20, 5, 1, "5 runs: 1 fails"),
-    ({"x": "BBB"}, 2, 3, 125, "3 runs: 1 unclear"),
-    ({"x": "CCC"}, 1, 3, 130, "3 runs: 1 unclear"),
-    ({"x": [".", lose_the_host, "."]}, 2, 3, 0, "3 runs: 1 passes"),
-    ({"x": [".", press]}, 9, 2, 130, "2 runs: 1 passes; interrupted, --resume continues"),
+    ({"x": "..."}, 3, 3, 0, "3 runs: passes (1 row)"),
+    ({"x": ".a."}, 3, 3, 1, "3 runs: flaky (1 row)"),
+    ({"x": "aaaaa"}, 20, 5, 1, "5 runs: fails (1 row)"),
+    ({"x": "BBB"}, 2, 3, 125, "3 runs: unclear (1 row)"),
+    ({"x": "CCC"}, 1, 3, 130, "3 runs: unclear (1 row)"),
+    ({"x": [".", lose_the_host, "."]}, 2, 3, 0, "3 runs: passes (1 row)"),
+    ({"x": [".", press]}, 9, 2, 130, "2 runs: passes (1 row); interrupted, --resume continues"),
 ]
 
 
@@ -93,7 +93,7 @@ def test_it_says_first_how_many_runs_and_how_long_they_may_take(
 
 def test_until_fail_ends_all_rows_with_the_first_failure(source: CheckoutSource, capsys: Capture) -> None:
     assert ended(source, Script(x="..a", y="..."), 9, until_fail=True) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "ckpt: 6 runs: 1 flaky, 1 passes"
+    assert capsys.readouterr().out.splitlines()[-1] == "ckpt: 6 runs: flaky (1 row), passes (1 row)"
 
 
 def test_resume_makes_the_runs_that_are_left_and_without_it_all_are_made_again(source: CheckoutSource) -> None:
@@ -121,7 +121,7 @@ def test_the_end_shows_for_each_way_of_failing_the_line_and_the_log_of_its_last_
 def test_an_error_is_reported_after_the_earlier_repetitions(source: CheckoutSource, capsys: Capture) -> None:
     with pytest.raises(UnknownName):
         ended(source, Script(x=[".", rename_the_row]), 3)
-    assert "1 run: 1 passes" in capsys.readouterr().out.splitlines()[-1]
+    assert "1 run: passes (1 row)" in capsys.readouterr().out.splitlines()[-1]
     with pytest.raises(Blocked, match="does not answer"):
         ended(source, Script(x=[lose_the_host]), 3)
     assert "  1  x" not in capsys.readouterr().out

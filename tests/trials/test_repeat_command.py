@@ -57,7 +57,7 @@ def test_a_row_that_fails_once_is_flaky_on_exactly_one_tree_and_ctrl_c_ends_the_
     assert "      RuntimeError: the cause\n" in out
     assert "run number" not in out, "the log is on disk, not between the lines that count"
     assert f"not counted of {ROW}: 1 cancelled" in out
-    assert out.splitlines()[-1].endswith(": 1 flaky; interrupted, --resume continues")
+    assert out.splitlines()[-1].endswith(": flaky (1 row); interrupted, --resume continues")
     assert not person.processes()
 
 
