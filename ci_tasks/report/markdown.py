@@ -40,9 +40,9 @@ def _head(name: str, records: Sequence[RunRecord]) -> Iterator[str]:
     tested = " ".join(f"Commit `{title}`, tree `{tree[:12]}`." for title, tree in sorted(checkouts))
     yield f"## {cell(verdict(records))}\n\n{f'{cell(name)}. {tested}'.rstrip()}\n"
     body = [
-        (f"{_SYMBOLS.get(r.status, '⏳')} {r.status}", r.row, r.host or "–", results.took(r), results.evidence_of(r),
+        (f"{_SYMBOLS.get(r.status, '⏳')} {r.status}", row, r.host or "–", results.took(r), results.evidence_of(r),
          results.reason_with_attempts(r))
-        for r in records
+        for row, r in zip(results.rows_with_code(records), records, strict=True)
     ]  # fmt: skip
     yield from Table(body, ("status", "row", "host", "time", "evidence", "reason")).markdown()
     yield ""

@@ -43,6 +43,7 @@ _PHRASES = {
     words.PASSED: ("passed", "passed"),
 }
 _LONG = 160  # characters of a cause
+_LACKS = re.compile(r" lacks .*(?:\d GPUs|\b(?:docker|podman|apptainer) \()")
 _MOST_NAMED = 3  # rows that a command names
 
 
@@ -66,8 +67,8 @@ def table(records: Sequence[RunRecord], logs: Sequence[str], width: int | None =
     several = len({record.host for record in records}) > 1
     head = ("STATUS", "ROW", *(("HOST",) if several else ()), "TIME", "EVIDENCE", "REASON")
     body = [
-        (r.status, r.row, *((r.host or "-",) if several else ()), took(r), evidence_of(r), reason_with_attempts(r))
-        for r in records
+        (r.status, row, *((r.host or "-",) if several else ()), took(r), evidence_of(r), reason_with_attempts(r))
+        for row, r in zip(rows_with_code(records), records, strict=True)
     ]
     lines = Table(reasons_once(body), head).text(width)
     ran = [(r, log) for r, log in zip(records, logs, strict=True) if r.status != PASSED and r.started_at]
@@ -76,6 +77,13 @@ def table(records: Sequence[RunRecord], logs: Sequence[str], width: int | None =
     if odd := [(f"  {row}:", sentence) for row, sentence in gpu_sentences(records)]:
         lines += ["", GPU_HEADING, *Table(odd).text(width)]
     return lines + left_on_hosts(records, width)
+
+
+def rows_with_code(records: Sequence[RunRecord]) -> list[str]:
+    """The name of each row; of runs of different code, as a comparison makes them, with its code."""
+    codes = [record.checkout.title if record.checkout else "?" for record in records]
+    several = len({*codes} - {"?"}) > 1
+    return [f"{record.row} ({code})" if several else record.row for record, code in zip(records, codes, strict=True)]
 
 
 def gpu_sentences(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
@@ -273,11 +281,9 @@ def failures(records: Sequence[RunRecord]) -> list[Failure]:
     return sorted(found, key=lambda failure: (order.index(failure.status), -len(failure.records)))
 
 
-def next_steps(
-    names: Sequence[str], records: Sequence[RunRecord], commands: Collection[str], kept: Collection[str] = ()
-) -> list[NextStep]:
-    """What to type next. `names` are the runs' or their batches', `commands` the features' commands, `kept` the ids of
-    failed runs whose workspace or container is still there."""
+def next_steps(names: Sequence[str], records: Sequence[RunRecord], kept: Collection[str] = ()) -> list[NextStep]:
+    """What to type next. `names` are the runs' or their batches', `kept` the ids of failed runs whose workspace or
+    container is still there."""
     of = {status: [record for record in records if record.status == status] for status in _PHRASES}
     steps = []
     if of[words.RUNNING] or of[words.PLANNED] or of[words.LOST]:
@@ -288,15 +294,12 @@ def next_steps(
     ]
     if again := [*of[words.FAILED], *of[words.VACUOUS], *of[words.BLOCKED], *of[words.CANCELLED]]:
         steps.append(_run_again(again))
-    if of[words.FAILED] and "compare" in commands:
-        steps.append(NextStep(_of_row("compare", of[words.FAILED][0]), "Is it this change, or is the base broken too?"))
-    elif of[words.FAILED] and "bisect" in commands:
-        steps.append(NextStep(f"{_of_row('bisect', of[words.FAILED][0])} --good REV", "Find the commit that broke it."))
-    if "doctor" in commands:
-        hosts = _hosts(of[words.BLOCKED])
-        steps += [
-            NextStep(f"ci-tasks doctor --host {shlex.quote(host)}", "Check what the host lacks.") for host in hosts
-        ]
+    if failed := of[words.FAILED]:
+        where = f" --host {shlex.quote(failed[0].host)}" if failed[0].host else ""
+        command = f"ci-tasks compare {shlex.quote(failed[0].label)} --only {shlex.quote(failed[0].row)}{where}"
+        steps.append(NextStep(command, "Is it this change, or is the base broken too?"))
+    hosts = _hosts(of[words.BLOCKED])
+    steps += [NextStep(f"ci-tasks doctor --host {shlex.quote(host)}", "Check what the host lacks.") for host in hosts]
     return steps or [NextStep(f"ci-tasks report {','.join(names)} --markdown", "The same for a pull request.")]
 
 
@@ -321,23 +324,9 @@ def _run_again(records: Sequence[RunRecord]) -> NextStep:
     )
 
 
-def _of_row(command: str, record: RunRecord) -> str:
-    where = f" --host {shlex.quote(record.host)}" if record.host else ""
-    return f"ci-tasks {command} {shlex.quote(record.label)} --only {shlex.quote(record.row)}{where}"
-
-
 def advice_without_gpu_host(records: Sequence[RunRecord], config: Config) -> list[str]:
-    """What to do if rows were blocked for what this machine lacks, and there is no other host."""
+    """How to add a host, if rows were blocked for what this machine lacks, and there is no other one."""
     from ci_tasks.config import how_to_add  # reads YAML, which looking at runs does not need
 
-    reasons = [record.reason for record in records if record.status == words.BLOCKED and " lacks " in record.reason]
-    if not reasons or config.has_gpu_hosts:
-        return []
-    counts = [int(count) for reason in reasons for count in re.findall(r"(\d+) GPUs", reason)]
-    runtimes = re.findall(r"\b(docker|podman|apptainer) \(", reasons[0])
-    needs = [f"{max(counts, default=0)} GPUs"] * bool(counts) + runtimes[:1]
-    if not needs:
-        return []
-    has = "neither" if len(needs) == 2 else "none" if counts else "no such thing"
-    rows = f"{counted(len(reasons), 'row')} need{'s' if len(reasons) == 1 else ''}"
-    return ["", f"{rows} {' and '.join(needs)}; this machine has {has}. {how_to_add()}"]
+    lacks = any(record.status == words.BLOCKED and _LACKS.search(record.reason) for record in records)
+    return ["", how_to_add()] if lacks and not config.has_gpu_hosts else []

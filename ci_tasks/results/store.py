@@ -152,8 +152,9 @@ def planned_at(batch: str) -> int:
 
 
 def find(name: str) -> list[tuple[str, RunDir]]:
-    """The runs that `name` means: an id, a batch, the beginning of either, or `last` for the newest batch that runs, or
-    that has a row which started; if there is none, the newest of all. BATCH.1 and `last.1` are row 1.
+    """The runs that `name` means: an id, a batch, the beginning of either, or `last` for the newest command
+    that runs, or that has a row which started; if there is none, the newest batch of all. BATCH.1 and `last.1` are
+    row 1.
 
     Raises UnknownName if there is none, and BatchHasNoRows for a batch whose rows are not known yet.
     """
@@ -182,18 +183,18 @@ def _row_by_number(runs: list[tuple[str, RunDir]], number: str) -> list[tuple[st
 
 
 def _newest_rows() -> list[tuple[str, RunDir]]:
-    """Those that `last` means. Raises BatchHasNoRows."""
-    fallback: list[tuple[str, RunDir]] = []
+    """Those that `last` means: of a command with several batches, such as a comparison, all. Raises BatchHasNoRows."""
+    found, fallback, command = list[tuple[str, RunDir]](), list[tuple[str, RunDir]](), None
     for batch in _newest_first(batches()):
         rows, state = list(rows_of(batch)), read_state_if_readable(home() / "runs" / batch)
-        if state is not None and state.is_active:
-            if not rows:
-                raise BatchHasNoRows(batch, state)
-            return rows
-        if has_begun(batch):
-            return rows
+        if found and (state is None or state.owner != command):
+            break
+        if state is not None and state.is_active and not rows:
+            raise BatchHasNoRows(batch, state)
+        if (state is not None and state.is_active) or has_begun(batch):
+            found, command = found + rows, state.owner if state else None
         fallback = fallback or rows
-    return fallback
+    return found or fallback
 
 
 def has_begun(batch: str) -> bool:

@@ -15,7 +15,7 @@ from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_st
 from ci_tasks.errors import UsageError, some
 from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import BatchResult, RunRecord
-from ci_tasks.registry import features, hooks
+from ci_tasks.registry import hooks
 from ci_tasks.report.brief import runs as brief_text
 from ci_tasks.report.junit import render as render_junit
 from ci_tasks.report.markdown import render as render_markdown
@@ -72,9 +72,8 @@ def report(
 def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:
     ids = [id for id, _, _ in runs]
     names = ids if len(ids) == 1 else list(dict.fromkeys(map(store.batch_of, ids)))
-    commands = {command.name for feature in features() for command in feature.commands}
     kept = [id for id, run, _ in runs if read_status_if_readable(run).kept is not None]
-    return next_steps(names, [record for _, _, record in runs], commands, kept)
+    return next_steps(names, [record for _, _, record in runs], kept)
 
 
 def _places(runs: Sequence[ReportedRun]) -> dict[str, str]:

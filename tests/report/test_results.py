@@ -140,9 +140,6 @@ def test_times(text: str | None, since: float | None) -> None:
     assert epoch_seconds(text) == since
 
 
-FEATURES = ("doctor", "bisect")
-
-
 def ended(row: str, status: str, cause: str = "", signature: str = "", **more: Any) -> RunRecord:
     triage = {"cause": cause, "verdict": "failed", "line_no": 1, "line": "x", "signature": signature, "confidence": 0.9}
     found = {**triage, "reason": f"why {cause}"} if cause else None
@@ -197,8 +194,8 @@ def test_rows_of_one_signature_are_one_failure_and_what_hit_most_rows_is_first()
     assert found[0].reason == "why oom"
 
 
-def commands(records: list[RunRecord], features: tuple[str, ...] = FEATURES) -> list[str]:
-    return [step.command for step in next_steps(["b"], records, features)]
+def commands(records: list[RunRecord], kept: Sequence[str] = ()) -> list[str]:
+    return [step.command for step in next_steps(["b"], records, kept)]
 
 
 def test_the_next_commands_are_those_for_what_happened() -> None:
@@ -211,26 +208,16 @@ def test_the_next_commands_are_those_for_what_happened() -> None:
     ]
     assert commands(rows("failed", "failed")) == [
         "ci-tasks remote --host h1 l --only row0,row1 --keep",
-        "ci-tasks bisect l --only row0 --host h1 --good REV",
+        "ci-tasks compare l --only row0 --host h1",
     ]
     assert commands(rows(*["failed"] * 4))[0] == "ci-tasks remote --host h1 l --last-failed"
     assert commands([ended("a, b", "failed")])[0].endswith(" --last-failed"), "--only would take it for two parts"
 
 
 def test_a_failed_run_that_was_kept_is_retried() -> None:
-    steps = next_steps(["b"], rows("failed", "failed"), FEATURES, ["b.01"])
-    assert [step.command for step in steps][:2] == [
-        "ci-tasks retry b.01",
-        "ci-tasks remote --host h1 l --only row0,row1 --keep",
-    ]
-    assert "ci-tasks retry b.04" not in [
-        step.command for step in next_steps(["b"], rows("failed"), FEATURES, ["b.01", "b.02", "b.03", "b.04"])
-    ]
-
-
-def test_no_command_of_a_feature_that_is_not_here() -> None:
-    assert commands(rows("failed", "blocked"), ()) == ["ci-tasks remote --host h1 l --only row0,row1 --keep"]
-    assert "ci-tasks compare l --only row0 --host h1" in commands(rows("failed"), ("compare", "bisect"))
+    kept = commands(rows("failed", "failed"), ["b.01"])
+    assert kept[:2] == ["ci-tasks retry b.01", "ci-tasks remote --host h1 l --only row0,row1 --keep"]
+    assert "ci-tasks retry b.04" not in commands(rows("failed"), ["b.01", "b.02", "b.03", "b.04"])
 
 
 def test_a_row_of_any_name_is_what_the_command_runs() -> None:

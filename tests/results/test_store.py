@@ -91,14 +91,14 @@ def test_an_unknown_name_lists_the_newest(name: str) -> None:
 
 
 def _state(batch: store.Batch, kind: str) -> None:
-    """`kind`: planned, killed, lives, began or over."""
+    """`kind`: planned, killed, lives, began, over, or ours, which the same command began as others."""
     if kind != "planned":
-        write_phase(batch.path, "ended" if kind in ("began", "over") else "installing")
-    if kind == "killed":
+        write_phase(batch.path, "installing" if kind in ("killed", "lives") else "ended")
+    if kind in ("killed", "began"):
         state = read_state_if_readable(batch.path)
         assert state is not None
-        write_record(str(batch.path / "state.json"), replace(state, boot_id="of another boot"))
-    if kind == "began":
+        write_record(str(batch.path / "state.json"), replace(state, boot_id=f"of {batch.id}"))
+    if kind in ("began", "ours"):
         Path(batch.run_dir(1).status).write_text("{}")
 
 
@@ -106,19 +106,20 @@ def _state(batch: store.Batch, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kinds", "newest"),
     [
-        (["began", "killed", "planned"], 0),
-        (["began", "lives", "planned"], 1),
-        (["lives", "began"], 1),
-        (["planned", "killed", "planned"], 2),
-        (["began", "over"], 0),
+        (["began", "killed", "planned"], [0]),
+        (["began", "lives", "planned"], [1]),
+        (["lives", "began"], [1]),
+        (["planned", "killed", "planned"], [2]),
+        (["began", "over"], [0]),
+        (["ours", "began", "ours", "ours"], [2, 3]),
     ],
 )
-def test_last_is_the_newest_run_of_which_there_is_something_to_show(kinds: list[str], newest: int) -> None:
+def test_last_is_the_newest_command_of_which_there_is_something_to_show(kinds: list[str], newest: list[int]) -> None:
     """Not what was killed before it began, nor what was only planned; but a command that lives."""
     batches = [_batch(f"b{at}", at=at) for at, _ in enumerate(kinds)]
     for batch, kind in zip(batches, kinds, strict=True):
         _state(batch, kind)
-    assert _ids("last") == [batches[newest].run_id(1)]
+    assert _ids("last") == [batches[at].run_id(1) for at in newest]
 
 
 LABELS = ["../../etc", "a/b", "ppo grpo", "", "...", "-rf", "ü", "new\nline", "x" * 500, "v1.02", "$(x)"]
