@@ -36,7 +36,6 @@ _INDENT = "    "
 _FRAME = 6  # lines of a terminal that are not rows
 _HOSTS_PART = 3  # of a low terminal's lines, hosts take one in so many
 _HOST_WIDTH = 16
-_LONGEST_WORD = 16  # a longer one is cut in its middle
 _LEAST_NOTE = 12  # columns, with less the last line of a row is left out
 _ECHO = "^C^C"
 _Line = list[tuple[str, str]]  # texts with their styles
@@ -97,14 +96,7 @@ class ProgressTable:
         counts = (max(width - len(_ECHO), 1), [(_counts(self.rows), "italic")])
         for most, line in [*((width, line) for line in ([(self.head, "italic")], *hosts, *rows)), counts]:
             text = Text.assemble(*line, no_wrap=True)
-            if text.cell_len > most:
-                whole = text.plain
-                text.truncate(most - 1)
-                part = len(text.plain) - 1 - text.plain.rfind(" ")  # of the word that is cut
-                if 0 < part < _LONGEST_WORD and not whole[len(text.plain) :][:1].isspace():
-                    text.right_crop(part)
-                text.rstrip()
-                text.append("…")
+            text.truncate(most, overflow="ellipsis")
             text.rstrip()
             yield text
 

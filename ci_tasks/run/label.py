@@ -119,11 +119,11 @@ def _print_no_rows(source: CheckoutSource, request: RunRequest) -> None:
 
 def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> BatchResult:
     """The rows together; no records of rows that go on detached."""
-    if not ready.threads and ready.planner:
-        _install(ready, ready.planner, view)
-    write_phase(ready.batch.path, "running")
     names = [session.name for session in ready.sessions]
     history = durations(ready.rows[0].label, names if len(names) == 1 else ())
+    if not ready.threads and ready.planner:
+        _install(ready, ready.planner, view, is_first=not history)
+    write_phase(ready.batch.path, "running")
     ready.interrupts.leave_on_hangup()
     with ready.threads.running() if ready.threads else nullcontext():
         executions = run_rows(ready, options, view, history)
@@ -136,12 +136,15 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -
     return BatchResult(ready.batch.id, RUNNING, directories=going_on)
 
 
-def _install(ready: PreparedBatch, planner: RowPlanner, view: EventView) -> None:
-    """The install steps that rows share, on the only host. What ends them ends the rows that have not started."""
+def _install(ready: PreparedBatch, planner: RowPlanner, view: EventView, *, is_first: bool) -> None:
+    """The install steps that rows share, on the only host; what the first ones may cost comes before. What ends them
+    ends the rows that have not started."""
     session = ready.sessions[0]
     try:
         write_phase(ready.batch.path, "installing")
         setups = planner.setups(session, ready.planned_rows.values())
+        if setups and is_first:
+            view.print_message("first run of these install steps: packages are downloaded, with torch some gigabytes")
         ready.interrupts.allow()
         if problem := session.executor.run_install_steps(setups, view.print_message):
             session.unusable_reason = planner.install_problem(problem)

@@ -186,29 +186,20 @@ def test_a_file_of_the_checkout_includes_nothing(place: Path) -> None:
     assert "h100a" not in open_config().hosts
 
 
-DOCKER = "docker (not on PATH)"
-
-
 @pytest.mark.parametrize(
     ("lacks", "hosts", "said"),
     [
-        (
-            ["8 GPUs (found 0); " + DOCKER] * 2,
-            "",
-            "2 rows need 8 GPUs and docker; this machine has neither. Add a host",
-        ),
-        (["4 GPUs (found 0)", "8 GPUs (found 0)"], "", "2 rows need 8 GPUs; this machine has none. Add a host"),
-        ([DOCKER], "", "1 row needs docker; this machine has no such thing. Add a host"),
-        (["8 GPUs (found 0)"], "hosts: {box: {kind: ssh, address: box}}", None),
-        (["GPUs for this checkout: simulated ones serve the sample only"], "", None),
-        ([], "", None),
+        (["4 GPUs (found 0)"], "", True),
+        (["docker (not on PATH)"], "", True),
+        (["8 GPUs (found 0)"], "hosts: {box: {kind: ssh, address: box}}", False),
+        (["GPUs for this checkout: simulated ones serve the sample only"], "", False),
+        ([], "", False),
     ],
 )
-def test_without_a_gpu_host_blocked_rows_come_with_what_to_add(lacks: list[str], hosts: str, said: str | None) -> None:
+def test_without_a_gpu_host_blocked_rows_come_with_what_to_add(lacks: list[str], hosts: str, said: bool) -> None:
     records = [RunRecord("b.1", "l", "r", "local", "blocked", f"local lacks {each}; no other host") for each in lacks]
     records.append(RunRecord("b.9", "l", "r", "local", "passed", "local lacks nothing"))
-    lines = "\n".join(advice_without_gpu_host(records, read(hosts)))
-    assert said in lines if said else lines == ""
+    assert any("Add a host" in line for line in advice_without_gpu_host(records, read(hosts))) == said
 
 
 # A hosts.yaml in the checkout under test
