@@ -24,7 +24,7 @@ from ci_tasks.errors import UsageError, counted
 from ci_tasks.hosts.executor import OpenExecutor, PreparedRow, TakeSnapshot, open_executor, take_host_snapshot
 from ci_tasks.planning.checkout_files import defines_tests
 from ci_tasks.planning.planner import failed_step, retry_plan
-from ci_tasks.records import PASSED, RUNNING, VACUOUS, BatchResult, PlanEntry, together
+from ci_tasks.records import CANCELLED, PASSED, RUNNING, VACUOUS, BatchResult, PlanEntry, together
 from ci_tasks.report.results import advice_without_gpu_host, batch_result
 from ci_tasks.results import store
 from ci_tasks.results.history import durations
@@ -63,7 +63,8 @@ def run(
     if not (ended := [result for result in results if result.status != RUNNING]):
         return results[-1] if results else together("", [])
     whole = together(label if len(requests) > 1 else ended[0].id, ended)
-    return print_results(whole, advice_without_gpu_host(whole.runs, config))
+    resumes = ["", "`--resume` goes on with the cancelled rows"] * (whole.status == CANCELLED)
+    return print_results(whole, [*advice_without_gpu_host(whole.runs, config), *resumes])
 
 
 def execute_label(

@@ -40,38 +40,37 @@ def report(
     the terminal, unless it is to be `quiet`. `deviations`: all of them, also the ones that the label's last run had.
     Raises UnknownName, UsageError."""
     found = {id: run for name in names for id, run in store.find(name)}  # each once, in the order of the names
-    runs = [(id, run, load_record(run)) for id, run in found.items()]
-    title = runs[0][0] if len(runs) == 1 else some(list(dict.fromkeys(map(store.batch_of, found))), 3)
+    loaded = [(id, run, load_record(run)) for id, run in found.items()]
+    before = {attempt.id for _, _, record in loaded for attempt in record.earlier}  # the last attempt tells of them
+    runs = [each for each in loaded if each[0] not in before]
     records = [record for _, _, record in runs]
+    names = [id for id, _, _ in runs] if len(runs) == 1 else list(dict.fromkeys(map(store.batch_of, found)))
+    title = some(names, 3)
     result = batch_result(title, records, {record.id: run.path for _, run, record in runs})
     if html is not None:
         made = f"Made by ci-tasks {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}."
         rows = [record.row for record in records]
         shown = [_run(*run, alone=rows.count(run[2].row) == 1) for run in runs]
-        write_file(html, page(title, shown, made, _next_steps(runs), _places(runs)))
+        write_file(html, page(title, shown, made, _next_steps(runs, names), _places(runs)))
     if junit is not None:
-        write_file(junit, [render_junit(title, records, [run.log for run in found.values()])])
+        write_file(junit, [render_junit(title, records, [run.log for _, run, _ in runs])])
     if markdown:
         print(render_markdown(title, records, _places(runs)), end="")
     if brief:
         print(brief_text(title, records), end="")
     has_output = markdown or brief or quiet
-    for path in filter(None, (html, junit)):
-        print(
-            f"{path}: {size(path.stat().st_size)}", file=sys.stderr if has_output else sys.stdout
-        )  # the output may be the markdown
+    for path in filter(None, (html, junit)):  # the output may be the markdown
+        print(f"{path}: {size(path.stat().st_size)}", file=sys.stderr if has_output else sys.stdout)
     if not (html or junit or has_output):
         codes = dict.fromkeys(record.checkout.title for record in records if record.checkout)
         print(f"{title}: {'; '.join([verdict(records), *codes])}")
         print_results(result, all_deviations=deviations)
         for told in hooks("run_report"):
-            print("".join(f"{line}\n" for run in found.values() for line in told(run.path)), end="")
+            print("".join(f"{line}\n" for _, run, _ in runs for line in told(run.path)), end="")
     return result
 
 
-def _next_steps(runs: Sequence[ReportedRun]) -> list[NextStep]:
-    ids = [id for id, _, _ in runs]
-    names = ids if len(ids) == 1 else list(dict.fromkeys(map(store.batch_of, ids)))
+def _next_steps(runs: Sequence[ReportedRun], names: Sequence[str]) -> list[NextStep]:
     kept = [id for id, run, _ in runs if read_status_if_readable(run).kept is not None]
     return next_steps(names, [record for _, _, record in runs], kept)
 
