@@ -32,6 +32,7 @@ _GROUPS = {
 GROUPS = (*_GROUPS, UNKNOWN)
 _GROUP_OF = {cause: group for group, causes in _GROUPS.items() for cause in causes.split()}
 TIMEOUT_HANG = "timeout_hang"
+NOT_SAID = "no line says why; this is one of the last"
 
 NOT_SEEN = Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0)
 """Of a log whose end was not read, and that shows no failure until there."""

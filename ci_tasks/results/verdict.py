@@ -34,7 +34,7 @@ from dataclasses import replace
 from xml.parsers import expat
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.logs.causes import JobEnd
+from ci_tasks.logs.causes import NOT_SAID, JobEnd
 from ci_tasks.logs.reading import LogFacts
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, RunRecord, Triage, Verdict
 
@@ -119,7 +119,8 @@ def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | N
         return Verdict(BLOCKED, triage.text, evidence, triage.line_no)
     if ended.exit_code == _NO_TESTS_CODE and evidence.kind in ("junit", "pytest") and not evidence.tests:
         return _at_last_line(FAILED, "pytest found no test to run (--test may name none)", evidence, log)
-    if text := evidence.detail or (triage.text if triage is not None else ""):
+    said = triage.text if triage is not None and not triage.reason.endswith(NOT_SAID) else ""
+    if text := evidence.detail or said:
         return Verdict(FAILED, text, evidence, triage.line_no if triage is not None else None)
     return _at_last_line(FAILED, f"exit code {ended.exit_code}", evidence, log)
 

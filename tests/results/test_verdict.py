@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ci_tasks.logs.causes import JobEnd
+from ci_tasks.logs.causes import NOT_SAID, JobEnd
 from ci_tasks.logs.reading import LogFacts
 from ci_tasks.records import Evidence, Triage, Verdict
 from ci_tasks.results.verdict import Junit, collect_evidence, judge, needs_triage, read_junit
@@ -25,6 +25,7 @@ FOUND = Triage(
     "test_assertion", "failed", 4, "(Actor pid=3) AssertionError: x", "AssertionError: x#1", 0.9, "AssertionError: x"
 )
 NOT_KNOWN = Triage("unknown", "failed", None, "", "", 0.0)
+LAST = replace(FOUND, reason=NOT_SAID)
 BLAMED = replace(FOUND, verdict="blocked", confidence=0.5)
 FULL = Triage("disk_full", "blocked", 4, "OSError: no space", "OSError#2", 0.9, "OSError: no space")
 DAEMON = LogFacts(daemon="docker: Error response from daemon: no space")
@@ -117,6 +118,7 @@ TRIAGED = [
     ("a test says it too", JobEnd("exit", 1), NO_SPACE, FULL, "blocked", "OSError: no space", 4),
     ("all tests failed", JobEnd("exit", 1), ALL_BAD, FULL, "blocked", "OSError: no space", 4),
     ("the triage blames the environment", JobEnd("exit", 1), SCRIPT, BLAMED, "blocked", "AssertionError: x", 4),
+    ("a line that only stands last", JobEnd("exit", 1), SCRIPT, LAST, "failed", "exit code 1; last line: the end", 9),
     ("nobody knows", JobEnd("exit", 1), SCRIPT, NOT_KNOWN, "failed", "exit code 1; last line: the end", 9),
     ("the adapter knows better", JobEnd("exit", 125), SCRIPT, FOUND, "failed", "AssertionError: x", 4),
 ]

@@ -23,7 +23,6 @@ _PASSED = 0.97  # of an exit code 0: the exit code may lie
 _GUESS = 0.05  # of a log that says nothing at all
 _SUREST = 0.99
 _LEAST = 0.3  # below, fewer than one in three lines were right, and none is named
-_NOT_SAID = "no line says why; this is one of the last"
 _LIKELY = 0.5  # confidence: less likely than not is no better than what is known, that the time was over
 _CANDIDATES = 10
 _NEAR_SUCCESS = 10  # lines
@@ -150,7 +149,7 @@ class _Analysis:
             signature="",
             confidence=confidence,
             context=(*chosen.before, chosen.line.shown, *chosen.after),
-            reason=_NOT_SAID * only_stands_last
+            reason=causes.NOT_SAID * only_stands_last
             or (rule.reason if rule.cause == cause else self.rules.explanations.get(cause, rule.reason)),
             rule=rule.name,
             frames=of_code(chosen.frames),
@@ -163,7 +162,7 @@ class _Analysis:
     def of_nothing_said(self) -> Triage:
         last, code = self.reader.last, self.exit_code
         number, shown = (last.number, last.shown) if last else (None, "")
-        silent = Triage(UNKNOWN, FAILED, number, shown, "", _GUESS, reason=_NOT_SAID if last else "")
+        silent = Triage(UNKNOWN, FAILED, number, shown, "", _GUESS, reason=causes.NOT_SAID if last else "")
         return with_evidence(silent, FailureEvidence(f"exit code {code}", exit_code=code)) if code else silent
 
     def without_failure(self) -> Triage:
