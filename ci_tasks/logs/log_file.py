@@ -33,7 +33,7 @@ _LOG_HINT = (
     "give a saved job log, the zip of a run, or - for standard input (`gh run view RUN --log`); "
     "`ci-tasks report RUN` says why a run of yours failed"
 )
-_URL_HINT = "`gh run view RUN --log > FILE` saves the log; `ci-tasks reproduce --url URL` reads it by itself"
+_URL_HINT = "`gh run view RUN --log > FILE` saves the log; `--url URL` reads it by itself"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _GZIP = b"\x1f\x8b"
 # Control bytes, except the ones that programs write to terminals: \a \b \t \n \f \r and escape.
