@@ -19,7 +19,6 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from . import codec
 from .files import content_of, replace_file
-from .probe import MAX_BYTES, MODULE
 from .quick_dataclass import dataclass
 from .records import ProbeRules
 from .run_directory import RunDir
@@ -146,7 +145,9 @@ class RunEvidence:
 MAX_PROCESSES = 2000  # that are read; the others are only counted
 MAX_TOTAL = 1 << 25  # bytes that are read
 MAX_WRITTEN = 1 << 24  # bytes of evidence.jsonl
+_MAX_PROCESS = 1 << 23  # bytes of a process, which writes half as much and stacks
 _MAX_PACKAGES = 1 << 20  # bytes of a list of them
+_MODULE = "ci_tasks_probe"  # as interpreters import `probe`, which is not imported here
 _PROCESS = re.compile(r"\d{1,10}-\d{1,20}-[0-9a-f]{8}\.jsonl")
 _PACKAGES = re.compile(r"packages-[0-9a-f]{16}")
 
@@ -185,7 +186,7 @@ def read_evidence(directory: str) -> RunEvidence:
     processes: List[ProcessEvidence] = []
     left = MAX_TOTAL
     for name in names[:MAX_PROCESSES]:
-        content = content_of(os.path.join(directory, name), min(left, 2 * MAX_BYTES), follow_link=False)
+        content = content_of(os.path.join(directory, name), min(left, _MAX_PROCESS), follow_link=False)
         left -= len(content)
         process = _merged(ProcessEvidence, content.decode("utf-8", "replace"))
         processes += [process] if process is not None and process.pid else []  # else it is not by us
@@ -263,9 +264,9 @@ def write_files(run: RunDir, rules: ProbeRules = ProbeRules(), workspace: str = 
     os.makedirs(os.path.join(run.probe, "start"), exist_ok=True)
     roots = tuple(os.path.join(os.path.realpath(path), "") for path in (run.path, workspace) if path)
     own = ascii(os.path.abspath(run.probe))
-    files = {MODULE + ".py": payload(), MODULE + ".pth": pth(run.evidence, rules)}
+    files = {_MODULE + ".py": payload(), _MODULE + ".pth": pth(run.evidence, rules)}
     files["start/sitecustomize.py"] = _SITECUSTOMIZE.format(roots=ascii(roots), own=own)
-    files.update({"%s_%s.py" % (MODULE, _hook_name(hook.name)): hook.source for hook in rules.hooks})
+    files.update({"%s_%s.py" % (_MODULE, _hook_name(hook.name)): hook.source for hook in rules.hooks})
     for name, text in files.items():
         with open(os.path.join(run.probe, name), "w", encoding="utf-8") as out:
             out.write(text)

@@ -72,7 +72,7 @@ class RunCleanup:
             self.left.append("the artifacts in containers are not collected")
         secrets, problem = secret_values(self.plan), "the evidence of its processes is not complete"
         if self.plan.container is not None:  # else it is no row's
-            write_environment(self.paths, containers, gpus, secrets)
+            self._write_environment(containers, gpus, secrets)
         self.left += collect(self.paths, self.plan, containers, self.began)
         make_readable(self.paths.artifacts, *root)
         try:
@@ -83,6 +83,15 @@ class RunCleanup:
             self.masked = True
         except (OSError, ValueError) as error:
             self.left.append("%s: %s" % (problem, error))
+
+    def _write_environment(self, containers: List[RunContainer], gpus: Sequence[Gpu], secrets: List[str]) -> None:
+        """environment.json: driver, GPUs, and the containers with the digests of their images."""
+        memory = {gpu.index: "[N/A]" if gpu.total is None else "%d MiB" % gpu.total for gpu in gpus}
+        models = tuple(GpuModel(gpu.index, gpu.uuid, gpu.name, memory[gpu.index]) for gpu in gpus)
+        driver, states = gpus[0].driver if gpus else None, tuple(container.state() for container in containers)
+        environment = Environment(os.uname().release, driver, models, states)
+        with suppress(OSError):  # a full disk
+            write_record(self.paths.environment, masked_record(environment, secrets))
 
     def _remove(self, root: RootContainer) -> None:
         problems, workspace, is_own = self.containers.remove(), self.paths.workspace, not self.plan.keeps_workspace
@@ -102,18 +111,6 @@ class RunCleanup:
     def _leads_elsewhere(self) -> bool:
         """Whether a job put something else in the place of its run directory."""
         return os.path.realpath(self.paths.path) != self._directory
-
-
-def write_environment(
-    paths: RunDir, containers: Sequence[RunContainer], gpus: Sequence[Gpu], secrets: Sequence[str]
-) -> None:
-    """environment.json: driver, GPUs, and the containers with the digests of their images."""
-    memory = {gpu.index: "[N/A]" if gpu.total is None else "%d MiB" % gpu.total for gpu in gpus}
-    models = tuple(GpuModel(gpu.index, gpu.uuid, gpu.name, memory[gpu.index]) for gpu in gpus)
-    driver, states = gpus[0].driver if gpus else None, tuple(container.state() for container in containers)
-    environment = Environment(os.uname().release, driver, models, states)
-    with suppress(OSError):  # a full disk
-        write_record(paths.environment, masked_record(environment, secrets))
 
 
 RootContainer = Tuple[Optional[str], str, Mapping[str, str]]

@@ -1,7 +1,7 @@
 """Reads what the processes of one machine, or of one container, do: stacks, states and where the kernel holds them.
 
 Two looks some seconds apart. The text of this module is given to a Python there (`collect`), so it imports nothing of
-ours. It reads a JSON list of pids, or null for all processes, and prints an object with fields of `look.HangFacts`.
+ours. It reads a JSON list of pids, or null for all processes, and prints an object with fields of `hang.HangFacts`.
 
 A signal makes the probe of a process write its stacks. It is sent only to a process that has the probe's file open
 under its own pid and start, and whose SigCgt shows the handler: any other would be killed.

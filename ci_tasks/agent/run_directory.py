@@ -119,7 +119,7 @@ def read_record(kind: Type[T], path: str) -> Optional[T]:
 
 
 def read_if_readable(kind: Type[T], path: str) -> Optional[T]:
-    """The same; None also if the record cannot be read."""
+    """The same; None also if it cannot be read: a job can change it."""
     with suppress(OSError, ValueError):
         return read_record(kind, path)
     return None

@@ -33,7 +33,7 @@ from .protocol import CHUNK, Answer, Hello, Request, RunSummary, RunUpdate
 from .quick_dataclass import dataclass
 from .records import Environment, Event, SlurmJob, Status
 from .run_directory import RunDir, machine_environment, read_status
-from .workspace import NotKept, TreeStore, forget, prune
+from .workspace import NotKept, TreeStore, prune
 
 _LOCK_FILES = 16  # shared by all runs that there will ever be
 _LOCK_SECONDS = 300.0  # a large tree on a slow disk takes a while
@@ -200,12 +200,12 @@ class Session:
 
     def clear(self, request: Request) -> Answer:
         run = self.run_dir(request.dir)
-        left, batch = _remove(run), os.path.dirname(run)
+        left, batch = slurm.remove_run(run), os.path.dirname(run)
         environments = os.path.join(batch, "environments")
         with suppress(OSError):  # the venvs that rows of a batch share, if none of its rows is left
             if request.shared and not any(name.isdigit() for name in os.listdir(batch)):
                 for name in os.listdir(environments):
-                    left += _remove(os.path.join(environments, name))
+                    left += slurm.remove_run(os.path.join(environments, name))
         while batch != os.path.join(self.home, "runs"):
             for path in (os.path.join(batch, "environments"), batch):
                 with suppress(OSError):  # it is not empty
@@ -240,13 +240,6 @@ class Session:
         cleaned = environments.clean(request.days, everything=request.all_environments)
         lines = (*(line for line, _ in cleaned), "old objects: " + objects)
         return Answer(lines=lines, left=tuple(left for _, found in cleaned for left in found))
-
-
-def _remove(run: str) -> List[str]:
-    left = slurm.remove_run(run)
-    if not left:
-        forget(RunDir(run).workspace)
-    return left
 
 
 def list_runs(home: str) -> List[RunSummary]:

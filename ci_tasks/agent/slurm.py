@@ -31,6 +31,7 @@ from .finish import RootContainer, mask_run, root_container
 from .processes import run_program
 from .records import End, QueryAnswer, Secrets, SlurmAllocation, SlurmJob, Status
 from .run_directory import RunDir, RunLog, log_traceback, read_record, read_status, write_record
+from .workspace import forget
 
 SCRIPT = "batch.sh"  # the script for sbatch
 TIMEOUT = 150.0  # seconds for one of Slurm's programs: a busy controller delays its answers
@@ -458,6 +459,7 @@ def remove_run(run_dir: str) -> List[str]:
     left, root = _end(paths)
     if left:
         return [*left, "%s: kept until its containers are gone" % paths.path]
+    forget(paths.workspace)
     return remove_tree(paths.path, *root)
 
 
@@ -466,6 +468,7 @@ def end_and_clean(run_dir: str) -> List[str]:
     could not be removed."""
     paths = RunDir(run_dir)
     left, root = _end(paths)
+    forget(paths.workspace)
     return left + remove_tree(paths.workspace, *root)
 
 

@@ -378,7 +378,7 @@ def release(workspace: str, checkout: str) -> None:
 
 
 def forget(workspace: str) -> None:
-    """Remove the slot of a workspace that is gone."""
+    """Remove the slot of a workspace that goes."""
     _discard(slot_of(workspace))
 
 

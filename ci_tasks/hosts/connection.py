@@ -29,7 +29,7 @@ from ci_tasks.agent.files import UnsafeName
 from ci_tasks.agent.protocol import Answer, Hello, Request
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import QueryAnswer
-from ci_tasks.agent.run_directory import read_record, write_record
+from ci_tasks.agent.run_directory import read_if_readable, write_record
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError, HostDataError, InternalError, printable, shortened
 from ci_tasks.hosts import transport
@@ -324,9 +324,8 @@ class ReconnectingConnection:
     """Connects at once, in a thread of its own. `messages` are lines for a person."""
 
     def __init__(self, spec: HostSpec, transport: Transport, cache_file: Path) -> None:
-        self.spec, self.cache, self._cache_file = spec, HostCache(), str(cache_file)
-        with contextlib.suppress(OSError, ValueError):
-            self.cache = read_record(HostCache, self._cache_file) or self.cache
+        self.spec, self._cache_file = spec, str(cache_file)
+        self.cache = read_if_readable(HostCache, self._cache_file) or HostCache()
         self.messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._transport = transport
         self._agent = archive.build()

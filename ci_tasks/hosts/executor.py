@@ -28,7 +28,6 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_status, read_status_if_readable, write_record
 from ci_tasks.agent.slurm import SCRIPT, end_and_clean, remove_run
-from ci_tasks.agent.workspace import forget
 from ci_tasks.checkout import delivery
 from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.config import HostSpec
@@ -364,7 +363,6 @@ class LocalExecutor(Executor):
         assert row.plan.retry is not None
         first, *retries = row.plan.retry.directories
         left = [line for path in (*reversed(retries), first) for line in end_and_clean(path)]
-        forget(RunDir(first).workspace)
         shutil.rmtree(os.path.join(first, "tmp"), ignore_errors=True)
         others = [RunDir(str(path)) for path in Path(first).parent.iterdir() if path.name.isdigit()]
         is_shared = any(read_status_if_readable(run).kept for run in others if run.path != first)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ci_tasks.agent import gpu_locks, nvidia_smi
+from ci_tasks.agent import nvidia_smi
 from ci_tasks.agent.codec import RecordError, parse
 from ci_tasks.agent.records import PATTERN, QueryAnswer
 from ci_tasks.config import HostSpec
@@ -172,7 +172,9 @@ LOCKS_QUERY: Sequence[str] = python_query(_LOCKS_SCRIPT, PATTERN)
 def lock_holders(answers: Mapping[str, QueryAnswer]) -> dict[int, list[int]]:
     """GPU id → the pids that hold its lock."""
     response = parse_json_object(answers[LOCKS_QUERY_NAME])
-    held = gpu_locks.parse_locks(str(response.get("locks", "")))
+    from ci_tasks.agent.gpu_locks import parse_locks  # few commands ask
+
+    held = parse_locks(str(response.get("locks", "")))
     holders: dict[int, list[int]] = {}
     for file in list_value(response, "files"):
         pids = [pid for at, pid in held.items() if isinstance(file, dict) and [*at] == file.get("file")]

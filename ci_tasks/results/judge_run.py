@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ci_tasks import registry, safe_output
 from ci_tasks.agent import run_directory
-from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.evidence import collect_left_evidence
 from ci_tasks.agent.files import content_of, pieces_of
 from ci_tasks.agent.finish import ARCHIVE, left_out_files, mask_run
@@ -26,7 +25,7 @@ from ci_tasks.agent.records import (
     GpuSample,
     RunDescription,
 )
-from ci_tasks.agent.run_directory import RunDir, read_description, read_plan, read_record, read_remote
+from ci_tasks.agent.run_directory import RunDir, read_description, read_if_readable, read_plan, read_remote
 from ci_tasks.errors import Blocked, some
 from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
 from ci_tasks.logs.reading import LogFacts, read_run_log
@@ -39,7 +38,6 @@ from ci_tasks.results.verdict import collect_evidence, ended_as, judge, needs_tr
 if TYPE_CHECKING:
     from ci_tasks.logs.triage.candidate_reader import CandidateReader
 
-T = TypeVar("T")
 _ROOTS = ("", "src", "python")  # of a checkout, where projects have their packages
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
 _MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
@@ -57,11 +55,11 @@ def judge_run(run: RunDir) -> RunRecord:
     facts, triage = _read_log(run, ended, plan)
     junit = read_junit(pieces_of(run.junit))
     evidence = collect_evidence(junit, facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
-    invocations = _read(DockerInvocations, run.docker)
+    invocations = read_if_readable(DockerInvocations, run.docker)
     calls = invocations.calls if invocations else ()
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
-    around = _read(Environment, run.environment) or Environment()
+    around = read_if_readable(Environment, run.environment) or Environment()
     record = new_record(plan, status, verdict, facts.gpu_ids or (), calls, around, queue_seconds(events))
     record = replace(
         record,
@@ -116,7 +114,7 @@ def _with_hang(record: RunRecord, run: RunDir) -> RunRecord:
     """The record of a run that ended silently, or at its timeout, with why its processes hung when they were last
     looked at, if a feature says it. What was not shown is no reason."""
     analysis: HangAnalysis | None = registry.hook("hang_analysis")
-    facts = _read(HangFacts, run.hang) if analysis else None
+    facts = read_if_readable(HangFacts, run.hang) if analysis else None
     if analysis is None or facts is None or record.status == PASSED or not record.attempts:
         return record
     hang = analysis(facts)
@@ -193,11 +191,3 @@ def modules_lacking(checkout: str) -> Callable[[str], bool]:
         return any(map(Path.is_dir, packages)) and not there
 
     return is_own
-
-
-def _read(kind: type[T], path: str) -> T | None:
-    """A file that the job can change; None if it holds something else."""
-    try:
-        return read_record(kind, path)
-    except (OSError, RecordError):
-        return None

@@ -22,7 +22,7 @@ from typing import Literal
 
 from ci_tasks.agent import processes
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.agent.run_directory import RunDir, read_record, write_record
+from ci_tasks.agent.run_directory import RunDir, read_if_readable, write_record
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.resources import HOME_ENV as HOME_ENV
 from ci_tasks.resources import home as home
@@ -298,7 +298,4 @@ def write_phase(batch: str | Path, phase: Phase) -> None:
 
 def read_state_if_readable(batch: str | Path) -> BatchState | None:
     """None for a batch that was only planned, or whose file cannot be read."""
-    try:
-        return read_record(BatchState, os.path.join(batch, _STATE))
-    except (OSError, ValueError):
-        return None
+    return read_if_readable(BatchState, os.path.join(batch, _STATE))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Until = Callable[..., Any]
 ME = getpass.getuser()
-SCRIPT = Path(__file__).parents[3] / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
+SCRIPT = Path(__file__).parents[2] / "examples/tiny-slime/tests/ci/gpu_lock_exec.py"
 WAITS = b"[gpu_lock_exec] try_acquire_count failed, sleep and retry (only got: [0])\n"
 
 

@@ -20,7 +20,7 @@ from ci_tasks.agent.evidence import write_files
 from ci_tasks.agent.records import DockerInvocation, DockerInvocations, Plan, ProbeOverlay, ProbeRules, read_events
 from ci_tasks.agent.run_directory import RunDir, read_record, write_record
 
-ROOT = Path(docker_adapter.__file__).parents[3]
+ROOT = Path(docker_adapter.__file__).parents[2]
 HOSTILE = 'it\'s a "dir" with $(all)'
 
 ADAPTER = """\
