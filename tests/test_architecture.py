@@ -282,21 +282,16 @@ ONE_MODULE = {
         "agent.files",
         "agent.gpu_locks",  # CI's own locks of GPUs
     ],
-    r"/stat\"|/children\"|random/boot_id": ["agent.processes", "agent.inspector", "hosts.gpu_locks"],
+    r"/stat\"|/children\"|random/boot_id": ["agent.processes"],
     r"os\.fork\(": ["agent.__main__", "agent.serve"],
-    r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.processes", "agent.docker_adapter"],
+    r"PR_SET_CHILD_SUBREAPER|prctl\(": ["agent.processes"],
     # `run_program` ends all that a program with a time limit has started; others stream, or share the agent's session.
     r"communicate\([^)]*timeout|subprocess\.run\([^)]*timeout": [
-        "agent.processes",
-        *("agent.inspector", "agent.hang"),
-        *("hosts.queries", "features.mcp.tools", "features.recorder.record"),
-        *("logs.github", "agent.git"),
+        *("agent.processes", "agent.git", "features.mcp.tools", "features.recorder.record", "logs.github"),
     ],
     # `replace_file` writes a file whole; others rename what a program or a stream has written.
     r"os\.replace\(": [
-        *("agent.files", "agent.finish", "agent.environments"),
-        *("hosts.transport", "results.index"),
-        *("run.report_runs", "agent.git"),
+        *("agent.files", "agent.finish", "hosts.transport", "results.index", "run.report_runs"),
     ],
 }
 
@@ -328,7 +323,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_571,
     "ci_tasks/workflow": 1_989,
     "docs": 128,
-    "tests": 31_992,
+    "tests": 31_987,
 }
 
 
