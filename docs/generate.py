@@ -136,7 +136,7 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def _record(kind: Any, definitions: dict[str, Any]) -> Mapping[str, Any]:
-    """Every key is always there, but those that say so."""
+    """Every key is always there, except the keys that say so."""
     annotations = typing.get_type_hints(kind)
     stored = [field for field in dataclasses.fields(kind) if field.metadata.get("stored", True)]
     own = {field.name: field.metadata.get(JSON_SCHEMA, {}) for field in stored}
