@@ -48,7 +48,9 @@ _MOST_NAMED = 3  # rows that a command names
 
 
 def batch_result(name: str, records: Sequence[RunRecord], directories: Mapping[str, str]) -> BatchResult:
-    """The rows together; `directories` are the runs', by id."""
+    """The rows together, each by its last attempt, which tells of the others; `directories` are the runs', by id."""
+    before = {attempt.id for record in records for attempt in record.earlier}
+    records = [record for record in records if record.id not in before]
     if any(record.status in (words.RUNNING, words.PLANNED) for record in records):
         return BatchResult(name, words.RUNNING, None, tuple(records), directories)
     status = overall(statuses(records))

@@ -41,12 +41,10 @@ def report(
     Raises UnknownName, UsageError."""
     found = {id: run for name in names for id, run in store.find(name)}  # each once, in the order of the names
     loaded = [(id, run, load_record(run)) for id, run in found.items()]
-    before = {attempt.id for _, _, record in loaded for attempt in record.earlier}  # the last attempt tells of them
-    runs = [each for each in loaded if each[0] not in before]
-    records = [record for _, _, record in runs]
-    names = [id for id, _, _ in runs] if len(runs) == 1 else list(dict.fromkeys(map(store.batch_of, found)))
-    title = some(names, 3)
-    result = batch_result(title, records, {record.id: run.path for _, run, record in runs})
+    names = [*found] if len(found) == 1 else list(dict.fromkeys(map(store.batch_of, found)))
+    title, directories = some(names, 3), {record.id: run.path for _, run, record in loaded}
+    result = batch_result(title, [record for _, _, record in loaded], directories)
+    runs, records = [each for each in loaded if each[2] in result.runs], result.runs
     if html is not None:
         made = f"Made by ci-tasks {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}."
         rows = [record.row for record in records]

@@ -168,6 +168,11 @@ def test_the_verdict_begins_with_what_matters_most(statuses: list[str], sentence
     assert verdict(rows(*statuses)) == sentence
 
 
+def test_a_row_counts_by_its_last_attempt() -> None:
+    last = record("a", id="b.02", attempts=[LAST, {**LAST, "id": "b.02"}])
+    assert results.batch_result("b", [record("a", "failed"), last], {}).runs == (last,)
+
+
 def test_a_failure_that_ci_allows_is_said_to_be_one_and_repetitions_are_runs() -> None:
     assert verdict(rows("failed", "failed", may_fail=True)) == "All 2 rows failed, which CI allows"
     assert verdict([ended("a", "failed"), ended("a", "passed")]) == "1 of 2 runs failed, 1 passed"

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from ci_tasks import safe_output
-from ci_tasks.agent.run_directory import write_record
 from ci_tasks.errors import UsageError
-from ci_tasks.records import RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.store import Batch
 from ci_tasks.run import events
+from tests.parts.json_files import write_json
 
 CHECKOUT = "/home/anna/slime"
 
@@ -47,7 +46,7 @@ def end(batch: Batch, *numbers: int) -> None:
     for number in numbers:
         run = batch.run_dir(number)
         Path(run.path).mkdir(exist_ok=True)
-        write_record(run.record, RunRecord("", "", "", None, "passed"))
+        write_json(run.record, {"id": "", "label": "", "row": "", "host": None, "status": "passed"})
 
 
 def read(batch: Batch) -> events.BatchJournal:
