@@ -63,12 +63,11 @@ def next_command(triage: Triage, source: str, takes_gpus: bool = False) -> str:
     """What to do about it; "" if nothing is known to have failed. `source` is the log's file or URL, `-` what was
     piped in. A job that `takes_gpus` needs a host. Of few tests that failed, it runs those alone."""
     option = "--url" if source.startswith("https://") else "--log"
-    log = "FILE" if source == "-" else shlex.quote(source)
+    log = f"{'FILE' if source == '-' else shlex.quote(source)}{' --host HOST' * takes_gpus}"
     tests = [test.partition(" (")[0].partition("[")[0] for test in triage.tests if ".py::" in test]
     only = "".join(f" --test {shlex.quote(test)}" for test in tests) if len(triage.tests) <= _FEW_TESTS else ""
     first, *others = [name for names in triage.jobs for name in re.split(r", (?![^(]*\))", names)] or [""]
     job = f" --job {shlex.quote(first)}" if others else ""  # of several that failed, `reproduce` asks for one
-    job += " --host HOST" if takes_gpus else ""
     blocked = "start the job again; if it ran on your host, `ci-tasks doctor --host H`"
     return {FAILED: f"ci-tasks reproduce {option} {log}{job}{only}", BLOCKED: blocked}.get(triage.verdict, "")
 

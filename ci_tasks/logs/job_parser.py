@@ -427,6 +427,7 @@ def _missing_facts(job: facts.RecoveredJob, *, is_whole: bool, has_set_up: bool,
         f"the image: the script calls it {job.image}, known only to the shell": "$" in job.image,
         f"the image's digest: no pull of {job.image} is in the log": job.image and not job.digest,
         "the GPU model and driver: the job did not print nvidia-smi's table": job.takes_gpus and not job.gpu_models,
+        "the packages: the job printed none": not job.packages,
         "the log's end: the runner's last message is missing, so the log is incomplete": not is_whole,
         "the exit code: no step ended with `Process completed with exit code`": has_no_code,
     }
