@@ -32,7 +32,7 @@ _PACK = ("pack-objects", "--stdout", "--revs", "--thin", "--shallow", "--delta-b
 
 
 def thin_pack(snapshot: Snapshot, have: Sequence[str]) -> Iterator[bytes]:
-    """The pack of `snapshot` for a host that has the trees `have`. Those that are not here any more do not matter."""
+    """The pack of `snapshot` for a host that has the trees `have`. Trees that are not here any more do not matter."""
     store = ObjectStore(snapshot.store)
     # git takes only the trees of commits as bases of differences.
     answers = store.reader.text("cat-file", "--batch-check", input="".join(f"{tree}\n" for tree in have).encode())

@@ -27,7 +27,7 @@ def main() -> NoReturn:
     """The program `ci-tasks`: the same commands, from any directory."""
     gc.set_threshold(_GARBAGE)
     code = run(sys.argv)
-    gc.freeze()  # else Python looks through all that is loaded once more before it ends
+    gc.freeze()  # else Python looks through all loaded objects once more before it ends
     raise SystemExit(code)
 
 

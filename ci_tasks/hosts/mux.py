@@ -40,7 +40,7 @@ _ENVIRONMENT = (
     "CI_TASKS_SSH_CONFIG",
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "KRB5CCNAME"),
 )
-# All that the process runs of ours.
+# Our modules that the process runs.
 MODULES = ("*.py", "hosts/*.py", "agent/*.py")
 
 
@@ -70,7 +70,7 @@ def directory() -> Path | None:
 
 
 def kept_connections() -> list[KeptConnection]:
-    """Those of this user that answer."""
+    """This user's connections whose process answers."""
     return [kept for _, kept in _processes()]
 
 
@@ -146,7 +146,7 @@ class MuxTransport:
         if self.path is not None:
             try:
                 return self._from_process(self.path, command)
-            except TimeoutError:  # stopped; when it goes on, it finds that it is not wanted
+            except TimeoutError:  # stopped; when it continues, it finds that it is not wanted
                 self.path.unlink(missing_ok=True)
             except (OSError, ValueError, LockTimeout):  # it has ended just now, or there cannot be one
                 pass
@@ -180,7 +180,8 @@ class MuxTransport:
 
 
 def socket_path(place: Path, target: SSHTarget) -> Path:
-    """Named by all that the connection depends on: settings, known hosts, keys, gateways, the code of its process."""
+    """Named by everything that the connection depends on: settings, known hosts, keys, gateways, the code of its
+    process."""
     import hashlib
 
     digest = hashlib.sha256(json.dumps([asdict(target), sys.executable]).encode())
@@ -319,14 +320,14 @@ class MuxProcess:
         try:
             with self._lock:
                 channel, since = self._held.pop(command, (None, 0.0))
-            if channel is not None and time.time() - since > _TRUST_S:  # the time goes on while this machine sleeps
+            if channel is not None and time.time() - since > _TRUST_S:  # this clock runs while the machine sleeps
                 self._connection.prove()
             if channel is not None and not (channel.closed or channel.eof_received):
                 return channel, HELD
             return self._connection.channel(command), READY
         except CiTasksError as error:
             return error, REFUSED
-        except Exception as error:  # the command that waits hears of it; there is no other place to say it
+        except Exception as error:  # the command that waits reports it; there is no other place for it
             return Blocked(f"{type(error).__name__}: {error}"), REFUSED
 
 

@@ -49,8 +49,8 @@ _CLOSE_TIMEOUT_S = 15.0  # seconds that what is left to be cleared away gets at 
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a started run. `is_complete`: it ended and its files are here. `aborted`: status and reason of
-    a run that has no end of its own. `has_started`: it goes on without us. `note`: its phase, if not running."""
+    """The state of a started run. `is_complete`: it ended and its files are here. `aborted`: status and reason of a run
+    that has no end of its own. `has_started`: it continues without the client. `note`: its phase, if not running."""
 
     is_complete: bool = False
     has_started: bool = True
@@ -128,7 +128,7 @@ def write_location(run: RunDir, spec: HostSpec, directory: str, *, adopted: bool
 
 
 def write_complete(run: RunDir) -> None:
-    """Nothing of the run is to be fetched any more."""
+    """There is nothing left to fetch."""
     if record := read_remote(run):
         write_record(run.remote, replace(record, complete=True))
 
@@ -152,7 +152,7 @@ class RunMirror:
     def __init__(self, run: RunDir, *, is_here: bool = False) -> None:
         self.run, self.error, self.status, self._is_here = run, "", read_status(run), is_here
         self.refusal: RequestRefused | None = None
-        self.has_status, self.offset = False, 1 << 62  # none of its log is to be sent
+        self.has_status, self.offset = False, 1 << 62  # none of its log is sent
         self.ended = threading.Event()
         self._log: int | None = None
         self._writing = threading.RLock()  # the log may be started again in another thread
@@ -230,8 +230,8 @@ class RunMirror:
             data = data[os.write(self._log, data) :]
 
     def is_complete(self) -> bool:
-        """Whether the log here is the log there, after its end. An agent that is gone cannot say, nor one whose
-        disk was full."""
+        """Whether the log here is the log there, after its end. An agent that is gone, or whose disk was full, cannot
+        say."""
         with self._writing:
             self._append(self._masker.flush())
         if self._log is not None and os.fstat(self._log).st_size != self.offset:
@@ -311,8 +311,8 @@ class RemoteRunManager:
         self.send(remote_run)
 
     def end(self, remote_run: RemoteRun, how: str) -> None:
-        """Ask for the run's end: CANCEL, or KILL, which waits for nothing. The host hears of it when it can; a second
-        KILL waits for the host no more."""
+        """Ask for the run's end: CANCEL, or KILL, which waits for nothing. The host gets it when it is reachable; a
+        second KILL does not wait for the host."""
         again = how == KILL and remote_run.cancel_requested == KILL
         with self._cancelling:
             remote_run.cancel_requested = how
@@ -322,12 +322,12 @@ class RemoteRunManager:
         _wake(remote_run.news)
 
     def wait(self, seconds: float) -> None:
-        """Until something is heard of the runs, at most so long."""
+        """Until there is news of the runs, at most so long."""
         with suppress(queue.Empty):
             self._wakeups.get(timeout=seconds)
 
     def detach(self) -> None:
-        """Stop following; the runs go on."""
+        """Stop following; the runs continue."""
         for remote_run in self._runs:
             remote_run.detached = True
             _wake(remote_run.news)
@@ -347,7 +347,7 @@ class RemoteRunManager:
             remote_run.close()
 
     def finish(self, concerned: Callable[[RemoteRun], bool]) -> None:
-        """Wait for runs, for a while. Only what is to be cleared away waits for a new link, too."""
+        """Wait for runs, for a while. Only clearing waits for a new link, too."""
         until = time.monotonic() + _CLOSE_TIMEOUT_S
         for remote_run in self._runs:
             while not remote_run.is_told and concerned(remote_run):
@@ -501,7 +501,8 @@ class RemoteRunManager:
         self._abort(remote_run, BLOCKED if was_sending else LOST, why, is_over=True)
 
     def _stop(self, remote_run: RemoteRun, why: str, status: str = "") -> None:
-        """What cannot go on. A run that is fetched stays so, and of one that was never asked for nothing is lost."""
+        """The run that cannot continue. A run that is fetched stays so, and of one that was never asked for nothing is
+        lost."""
         if remote_run.phase == CLEARING:
             remote_run.warning, remote_run.phase = f"could not be removed: {why}", DONE
         else:
@@ -509,7 +510,7 @@ class RemoteRunManager:
             self._abort(remote_run, status or (LOST if may_have_begun else BLOCKED), why)
 
     def _abandon(self, remote_run: RemoteRun) -> None:
-        """A person leaves, and the host does not hear of it."""
+        """A person leaves, and the host is not told."""
         name = self.connection.spec.name
         if remote_run.is_fetched:
             remote_run.phase = DONE
@@ -518,13 +519,13 @@ class RemoteRunManager:
             self._abort(remote_run, LOST, why)
 
     def _is_never_sent(self, remote_run: RemoteRun) -> bool:
-        """Whether it was cancelled before its host could hear of it."""
+        """Whether it was cancelled before its host could be told."""
         if remote_run.phase == SENDING and remote_run.cancel_requested and not remote_run.is_posted:
             self._abort(remote_run, CANCELLED, "cancelled", is_over=True)
         return remote_run.aborted is not None
 
     def _abort(self, remote_run: RemoteRun, status: str, reason: str, *, is_over: bool = False) -> None:
-        """`is_over`: nothing of it is to be fetched later."""
+        """`is_over`: nothing of it is fetched later."""
         if is_over:
             with suppress(OSError, ValueError):
                 write_complete(remote_run.run)

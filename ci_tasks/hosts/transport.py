@@ -27,7 +27,7 @@ _END_S = 5.0  # for commands of this machine to end with their sockets, and for 
 
 
 class LinkDied(Blocked):
-    """The connection is gone, or the command at its end. What runs on the host may well go on."""
+    """The connection is gone, or the command at its end. Processes on the host may continue."""
 
 
 class HostKeyRefused(Blocked):

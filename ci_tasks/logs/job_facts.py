@@ -139,7 +139,8 @@ def with_tag(image: str) -> str:
 
 
 class _Facts:
-    """Those of a table, as lines tell them. `needs_next_line`: the next line may tell more without one of the words."""
+    """The facts of a table, as lines tell them. `needs_next_line`: the next line may tell more without one of the
+    words."""
 
     def __init__(self, patterns: Mapping[str, re.Pattern[bytes]]) -> None:
         self._patterns = dict(patterns)

@@ -8,7 +8,7 @@ Three forms are known, and the first line that has a prefix settles which one a 
 
 A timestamp is 2026-01-02T03:04:05.1234567Z: with seven digits, so that other programs' stay part of the text. Some
 tools shorten it to milliseconds: it is one behind gh's columns. A line that the runner breaks (a variable with a
-newline) goes on without a timestamp. Every page begins with a byte order mark.
+newline) continues without a timestamp. Every page begins with a byte order mark.
 """
 
 from __future__ import annotations

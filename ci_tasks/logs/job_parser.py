@@ -116,8 +116,8 @@ class JobLogReader(LineReader):
 
 class _JobParser:
     """What was parsed so far. `job` is gh's column, and `_column` its step, "" if there is none. `_is_whole` says that
-    the log goes on to the runner's last message. `_setup_error` is its first error outside of every step. `room` are
-    the bytes that are left for the groups of all jobs of the log."""
+    the log reaches the runner's last message. `_setup_error` is its first error outside of every step. `room` are the
+    bytes that are left for the groups of all jobs of the log."""
 
     def __init__(self, job: str, room: list[int]) -> None:
         self._job, self._room = job, room
@@ -407,7 +407,7 @@ def _sections(body: Sequence[tuple[bytes, bool]]) -> dict[str, dict[str, str]]:
 
 
 def _missing_facts(job: facts.RecoveredJob, *, is_whole: bool, has_set_up: bool, has_columns: bool) -> tuple[str, ...]:
-    """One sentence for each thing that was not in the log. `is_whole`: the log goes on to the runner's last message,
+    """One sentence for each thing that was not in the log. `is_whole`: the log reaches the runner's last message,
     `has_set_up`: it begins with the runner's first; `has_columns`: it is of `gh run view`."""
     if has_columns and not has_set_up:
         return (FAILED_STEPS_ONLY,)

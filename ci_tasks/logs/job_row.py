@@ -155,8 +155,8 @@ def _narrow(recovered: RecoveredJob, pool: list[RowCandidate]) -> tuple[list[Row
 
 
 def _fitting(step: RecoveredStep, pool: list[RowCandidate]) -> tuple[list[RowCandidate], str]:
-    """Those of `pool` that have the step's script, and what of it: all, word for word, else the test that it names,
-    with most of the arguments."""
+    """The candidates of `pool` that have the step's script, and which part of it: all, word for word, else the test
+    that it names, with most of the arguments."""
     lines = _lines(step.script)
     if not lines:
         return [], ""

@@ -182,8 +182,8 @@ def _last_lines(text: bytes, after: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _shortened(line: bytes) -> bytes:
-    """Of a line that goes on for ever its beginning and its end so far; of a progress bar's also the beginning of what
-    a person sees."""
+    """For a line that does not end, its beginning and its end so far; for a progress bar, also the beginning of what a
+    person sees."""
     if len(line) <= 2 * LONGEST:
         return line
     if b"\r" not in line:

@@ -171,7 +171,7 @@ def _refuse_binary(head: bytes, name: str) -> None:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Raises UsageError if standard input is a terminal: the command would wait for ever. Or OSError, ValueError."""
+    """Raises UsageError if standard input is a terminal: the command would wait forever. Or OSError, ValueError."""
     if path != STANDARD_INPUT:
         return open(os.path.expanduser(path), "rb")
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
@@ -216,7 +216,7 @@ def _too_large(name: str, limit: int) -> UsageError:
 
 
 def first_jobs(failed: Sequence[T], place: str) -> Sequence[T]:
-    """Those that are read: a log is read once for each of its jobs, and a matrix may have a thousand."""
+    """The jobs that are read: a log is read once for each of its jobs, and a matrix may have a thousand."""
     if len(failed) > MOST_JOBS:
         print(f"{len(failed)} jobs failed in {place}: the first {MOST_JOBS} are read", file=sys.stderr)
     return failed[:MOST_JOBS]

@@ -148,7 +148,7 @@ def read_run_log(path: str, *more: LineReader) -> LogReading:
 
 
 def reading_of(path: str) -> LogReading:
-    """The same of a log that may be read already, or go on. Nothing is written. Raises OSError."""
+    """The same for a log that may be read already, or may grow. Nothing is written. Raises OSError."""
     with open_file(path) as source:
         status = os.fstat(source.fileno())
         with suppress(OSError, ValueError):

@@ -1,8 +1,8 @@
 """`--brief`: a triage or a report that a language model can read, in less than 2,000 tokens and in a fixed order.
 
-The text of a log is data, and a stranger may have written it. It stands between two lines of ours, and each of its
-lines begins with `> `, so that none can be taken for the end of the quotation. Characters that are not visible are
-shown as \\uXXXX.
+The text of a log is data, and a stranger may have written it. It is between two lines of ours, and each of its lines
+begins with `> `, so none can be mistaken for the end of the quotation. Characters that are not visible are shown as
+\\uXXXX.
 
 A token is 2.5 bytes or more of a log: 4 of English, 3 of a traceback, 2.5 of base64 or hex. So the limit is in bytes.
 """

@@ -65,7 +65,7 @@ def statuses(records: Sequence[RunRecord]) -> list[str]:
 
 def table(records: Sequence[RunRecord], logs: Sequence[str], width: int | None = None) -> list[str]:
     """One line a row: status, row, its host if there are several, time, evidence, reason and what became of earlier
-    attempts; then the log of each row that did not pass, and what else is to be said of the rows."""
+    attempts; then the log of each row that did not pass, and more notes on the rows."""
     several = len({record.host for record in records}) > 1
     head = ("STATUS", "ROW", *(("HOST",) if several else ()), "TIME", "EVIDENCE", "REASON")
     body = [

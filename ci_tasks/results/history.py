@@ -155,7 +155,7 @@ def labels() -> list[str]:
 
 
 def update() -> None:
-    """Take in what there is, before files of runs are removed, or the index is asked by itself."""
+    """Read all runs, before files of runs are removed, or the index is asked directly."""
     _ask("SELECT 1", at_any_price=False)
 
 

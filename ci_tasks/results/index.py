@@ -223,7 +223,7 @@ def transaction(connection: Connection) -> Iterator[None]:
 
 
 def _set_aside(place: Path, why: str) -> None:
-    """Rename the damaged file: all that is in it, but for runs that were removed, is in the run directories."""
+    """Rename the damaged file: everything in it, except for removed runs, is in the run directories."""
     for end in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             os.replace(f"{place}{end}", f"{place}.damaged{end}")

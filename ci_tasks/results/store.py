@@ -183,7 +183,8 @@ def _row_by_number(runs: list[tuple[str, RunDir]], number: str) -> list[tuple[st
 
 
 def _newest_rows() -> list[tuple[str, RunDir]]:
-    """Those that `last` means: of a command with several batches, such as a comparison, all. Raises BatchHasNoRows."""
+    """The rows that `last` means: for a command with several batches, such as a comparison, all rows. Raises
+    BatchHasNoRows."""
     found, fallback, command = list[tuple[str, RunDir]](), list[tuple[str, RunDir]](), None
     for batch in _newest_first(batches()):
         rows, state = list(rows_of(batch)), read_state_if_readable(home() / "runs" / batch)

@@ -141,7 +141,7 @@ class AttachedRun:
         return running_row_progress(described.row, self.run, seconds, state.note, host=described.host)
 
     def is_caught_up(self) -> bool:
-        """Whether the run goes on and its log here is what the host had a moment ago."""
+        """Whether the run continues, and its log here is the host's of a moment ago."""
         mirror = self.remote_run.mirror if self.remote_run else None
         if mirror is None or not mirror.has_status or mirror.ended.is_set():
             return False
@@ -178,7 +178,7 @@ class AttachedRun:
 
 @contextmanager
 def attached(found: Sequence[FoundRun]) -> Iterator[list[AttachedRun]]:
-    """Runs that grow here, with the connections to their hosts. Those that no process fetches yet are ours."""
+    """Runs that grow here, with the connections to their hosts. Runs that no process fetches yet are ours."""
     managers: dict[str, RemoteRunManager] = {}
     try:
         yield [AttachedRun(id, run, managers) for id, run in found]
@@ -302,7 +302,7 @@ def _end_command(batch: str) -> bool:
     command = f"the command of {batch}, process {state.pid}"
     print(f"ending {command}", flush=True)
     try:
-        for number in (signal.SIGTERM, signal.SIGCONT):  # one that was stopped hears of it, too
+        for number in (signal.SIGTERM, signal.SIGCONT):  # one that was stopped gets it, too
             os.kill(state.pid, number)
     except ProcessLookupError:
         return True

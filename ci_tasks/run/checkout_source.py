@@ -47,7 +47,8 @@ class CheckoutSource:
 
     @property
     def suite_overrides(self) -> tuple[Override, ...]:
-        """Those that its suite ships. Of two overrides of one step, the first counts: a person's go before them."""
+        """The overrides that its suite ships. Of two overrides of one step, the first counts: a person's go before
+        them."""
         from ci_tasks.config import suite_overrides
 
         return suite_overrides(self.suite.name, self.suite.overrides)
@@ -123,7 +124,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class ExecutionOptions:
-    """How a label's rows are run: `jobs` at once on a host, left to themselves with `detach`. `resume` goes on with the
+    """How a label's rows are run: `jobs` at once on a host, left to themselves with `detach`. `resume` continues the
     newest command of the label that did not finish. `fail_fast`: the first failure ends the others; `retry_failed`: a
     failed row gets one more attempt. `events` gets what happens."""
 
@@ -145,8 +146,8 @@ def read_source(
 def open_source(
     repo: str | None = None, rev: str | None = None, workflow: str | None = None, given: GivenValues = NOTHING_GIVEN
 ) -> CheckoutSource:
-    """The checkout that is meant, with the workflow, which uses all that is given. Raises CheckoutError, WorkflowError,
-    UnknownName."""
+    """The checkout that is meant, with the workflow, which uses everything that is given. Raises CheckoutError,
+    WorkflowError, UnknownName."""
     source = read_source(*find_checkout(repo), rev, workflow, given)
     found = source.workflow
     for name, option in given.sources.items():  # a mistyped one would give nothing

@@ -1,8 +1,8 @@
 """`clean`: what runs have left on a host, because a person went away, something was killed, or it was asked to stay.
 
-A run that goes on is never touched, nor is what was not fetched yet or was kept for `shell`, unless `everything` says
-so. Other people's runs go once they ended long ago. With `everything`, and if no run stays, nothing of ours is
-left on another host; on this machine the results stay.
+A run that is not over is never touched. Runs that were not fetched yet or were kept for `shell` stay, unless
+`everything` is set. Other people's runs go once they ended long ago. With `everything`, and if no run stays, nothing of
+ours is left on another host; on this machine the results stay.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
     """Why a run on another host is not to be removed; empty if it is."""
     is_ours = run.batch.endswith(f"-{store.client_id()}")
     is_active = _is_active(store.home() / "runs" / _batch_here(run))
-    # Install steps of ours that no command waits for any more go, though they run.
+    # Our install steps that no command waits for any more are removed, even if they run.
     if run.alive and (run.is_row or not is_ours or is_active):
         return "it runs"
     if not is_ours:
@@ -189,7 +189,7 @@ def _clean_here(connection: ReconnectingConnection, days: float | None, everythi
         if text:
             yield CleanedRun(f"{info.id}: {text}", tuple(left))
         batch = Path(info.batch_dir)
-        # Its journal and the like are of no use any more.
+        # Its journal and similar files are of no use any more.
         if text == "removed" and batch.parent == store.home() / "runs" and not store.runs_of(batch.name):
             shutil.rmtree(batch, ignore_errors=True)
 
@@ -224,7 +224,7 @@ def _cleaned_here(info: RunSummary, is_used: bool, days: float | None, everythin
 
 
 def _clean_killed_commands() -> Iterator[CleanedRun]:
-    """Commands that were killed before a row of theirs began, with all that they left here."""
+    """Commands that were killed before one of their rows began, with everything that they left here."""
     for batch in store.batches():
         path = store.home() / "runs" / batch
         state = read_state_if_readable(path)

@@ -61,7 +61,7 @@ def run_rows(
                 run.wait()
         if not run.is_over:
             ready.sessions[0].executor.detach()
-    except (Exception, KeyboardInterrupt):  # a closed pipe, a full disk: no row goes on without us
+    except (Exception, KeyboardInterrupt):  # a closed pipe, a full disk: no row continues without us
         run.end_running(kill=True)
         raise
     run.show()
@@ -199,8 +199,8 @@ class LabelExecution:
         )
 
     def _take_up(self, execution: RowExecution, host: str, run: RunDir) -> None:
-        """The last attempt. A host may have heard of it; one that was cancelled has another one after it, and what
-        never left this machine is started again."""
+        """The last attempt. A host may know it; a cancelled attempt is followed by another one, and an attempt that was
+        not sent is started again."""
         has_started = read_status_if_readable(run).exists or read_remote(run) is not None
         record = load_record(run) if os.path.exists(run.record) or (has_started and is_over(run)) else None
         if record and record.status == CANCELLED:

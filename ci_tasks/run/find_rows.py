@@ -249,7 +249,7 @@ def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: P
 
     changed = source.suite.changed
     assert changed is not None  # the label is its own
-    # That of the workflow's own script, as far as it can be read, else the suite's.
+    # The rule of the workflow's own script, as far as it can be read, else the suite's.
     rule = next((job.rule for job in changed_jobs(source.workflow)), changed.rule)
     words = ("diff", "-z", "--name-only", f"--diff-filter={rule.statuses}", f"{BASE}...HEAD", "--", *rule.pathspecs)
     names = open_repository(workspace).git.null_separated(*words)

@@ -33,7 +33,7 @@ def termination_interrupts() -> Iterator[None]:
 
 @contextmanager
 def noticed() -> Iterator[Callable[[], bool]]:
-    """Gives whether ^C was pressed since the block began; it raises KeyboardInterrupt as ever."""
+    """Gives whether ^C was pressed since the block began; it raises KeyboardInterrupt as usual."""
     interrupts = Interrupts()
     interrupts.defer()
     interrupts.allow()
@@ -44,9 +44,9 @@ def noticed() -> Iterator[Callable[[], bool]]:
 
 
 class Interrupts:
-    """^C while rows run, and what `termination_interrupts` makes of other signals. After `defer` it raises
-    nothing: `count` is looked at between two steps, so that no row is lost because ^C came at the very line that
-    started it. After `allow` it raises as ever."""
+    """^C while rows run, and what `termination_interrupts` makes of other signals. After `defer` it raises nothing:
+    `count` is looked at between two steps, so that no row is lost because ^C came at the very line that started it.
+    After `allow` it raises as usual."""
 
     def __init__(self) -> None:
         self._pressed, self._terminated_at = 0, math.inf
@@ -75,7 +75,8 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def leave_on_hangup(self) -> None:
-        """From now on a terminal that is closed ends this process and nothing else: rows that run go on without it."""
+        """From now on a terminal that is closed ends this process and nothing else: rows that run continue without
+        it."""
         if signal.SIGHUP in self._previous:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

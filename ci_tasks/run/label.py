@@ -53,8 +53,8 @@ from ci_tasks.workflow.rows import select
 def run(
     source: CheckoutSource, config: Config, label: str, requests: Sequence[RunRequest], options: ExecutionOptions
 ) -> BatchResult:
-    """Run the rows that `label` means, of one label or of several, and end with one truthful table. Of rows that go on
-    without us, it is said how to come back to them."""
+    """Run the rows that `label` means, of one label or of several, and end with one truthful table. For rows that
+    continue without the client, it says how to attach to them."""
     done = [(request, execute_label(source, config, request, options)) for request in requests]
     results = [result for _, result in done if result]
     for request, result in done:
@@ -119,7 +119,7 @@ def _print_no_rows(source: CheckoutSource, request: RunRequest) -> None:
 
 
 def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> BatchResult:
-    """The rows together; no records of rows that go on detached."""
+    """The rows together, without records of detached rows that continue."""
     names = [session.name for session in ready.sessions]
     history = durations(ready.rows[0].label, names if len(names) == 1 else ())
     if not ready.threads and ready.planner:

@@ -411,7 +411,7 @@ class HostThreads:
                 thread.join(max(0.0, until - time.monotonic()) if holds else 0.0)
 
     def drain_messages(self) -> list[str]:
-        """What a person should hear of the hosts since the last call."""
+        """Messages about the hosts since the last call."""
         return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def _serve(self, session: HostSession) -> None:
@@ -441,11 +441,11 @@ class HostThreads:
             session.unusable_reason = "cancelled"
         except (CiTasksError, OSError) as problem:
             session.unusable_reason = problem.message if isinstance(problem, CiTasksError) else str(problem)
-        except Exception as bug:  # the others go on
+        except Exception as bug:  # the others continue
             session.unusable_reason = debug_log.bug(f"host {session.name}", bug)
 
     def _refresh(self, session: HostSession) -> None:
-        """What others hold there is a hint; a host that does not answer is heard of elsewhere."""
+        """What others hold there is a hint; a host that does not answer is reported elsewhere."""
         from ci_tasks.hosts.queries import locked_gpus
 
         if session.executor.is_up and not session.executor.has_scheduler:

@@ -75,7 +75,7 @@ class Search:
 def bisect(
     options: BisectOptions, config: Config, events: EventStream | None = None, *, execute: Execute = execute_label
 ) -> BisectionResult:
-    """Find the culprit. Raises Blocked if the host cannot go on."""
+    """Find the culprit. Raises Blocked if the host cannot continue."""
     config.host(options.host)
     is_submodule = options.axis.startswith(SUBMODULE)
     revision = options.rev or (options.bad if options.axis == COMMIT or is_submodule else None) or "HEAD"

@@ -33,7 +33,7 @@ class TrialOptions(RowOptions):
 
 @dataclass(frozen=True)
 class JournalOptions(TrialOptions):
-    """What those take that go on with an earlier command."""
+    """Options of the commands that continue an earlier command."""
 
     label: str = flags.LABEL.field()
     fresh: bool = flags.switch("start over, without the results so far").field()

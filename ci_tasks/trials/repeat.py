@@ -33,7 +33,7 @@ def repeat(
     execute: Execute = execute_label,
 ) -> BatchResult:
     """Run a label's rows until each has so many runs that count, or its answer is clear, and print it. ^C ends it with
-    what there is; an error is raised after that too."""
+    the result so far; an error is raised after that too."""
     if request.keep and not until_fail:
         raise UsageError(
             "--repeat and --keep cannot be combined: every failure would keep a container and a workspace",
@@ -75,8 +75,8 @@ def _has_failed(outcomes: Sequence[Outcome]) -> bool:
 
 
 def _status(outcomes: Sequence[Outcome], runs: int) -> str:
-    """Of a row's runs together: failed if one of them was. Those that said nothing do not count if they were made up
-    for; a row that was given up for them has the last one's status."""
+    """Of a row's runs together: failed if one of them was. Runs that said nothing do not count if others replaced them;
+    a row that was given up because of them has the last one's status."""
     if _has_failed(outcomes):
         return FAILED
     known = telling(outcomes)

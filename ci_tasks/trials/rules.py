@@ -179,7 +179,7 @@ class Match:
             often = f" in {matches[REPRODUCED]} of {len(known)} runs" if len(known) > 1 else ""
             return TrialVerdict(REPRODUCED, f"the same failure{often}")
         if len(known) < self.runs:
-            if self.runs == 1 and outcomes:  # a single run is all that was asked for
+            if self.runs == 1 and outcomes:  # only a single run was asked for
                 return TrialVerdict(BLOCKED, outcomes[-1].reason)
             return given_up(outcomes, self.setting) or [self.setting]
         if matches[SAME_KIND]:
@@ -288,9 +288,9 @@ _STEPS = 400  # of Simpson's rule
 
 @dataclass(frozen=True)
 class Metrics:
-    """Is `name` less on yours, if more is better? `margin` is the loss that is to be excluded, `pairs` how many are run
-    at most. A metric `name + " error"`, if there is one, is a run's own scatter: pairs that are alike by chance prove
-    nothing. Run n of the base is paired with run n of yours."""
+    """Is `name` less on yours, if more is better? `margin` is the loss to exclude, `pairs` their maximum. A metric
+    `name + " error"`, if there is one, is a run's own scatter: pairs that are alike by chance prove nothing. Run n of
+    the base is paired with run n of yours."""
 
     base: str
     yours: str

@@ -6,7 +6,7 @@ are made.
     trial.verdicts, trial.outcomes
 
 The journal is a file of JSON lines: what was asked, then each outcome. The outcomes alone decide what comes next, so
-the same trial goes on by reading them. Its name is made of what was asked, trees and images included: the same words
+the same trial continues by reading them. Its name is made of what was asked, trees and images included: the same words
 find it again, and another tree begins another one. Runs are made on pinned trees, rows of a setting as a label's run,
 one after another on one host.
 """
@@ -77,8 +77,8 @@ RuleOfRow = Callable[[str], TrialRule]
 
 class Trial:
     """`settings` are what is compared or searched, by key, each with what it is pinned to; `more` is what else makes
-    two trials one. Without `rows` they are the first run's. `name` is how a line calls a setting. `resume`: go on with
-    the journal, else begin again."""
+    two trials one. Without `rows` they are the first run's. `name` is how a line calls a setting. `resume`: continue
+    with the journal, else start again."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Trial:
         self._file.close()
 
     def run(self, rule: RuleOfRow, until: Callable[[], bool] = lambda: False) -> None:
-        """Run until each row has its verdict, or `until` ends it. ^C ends it with what there is."""
+        """Run until each row has its verdict, or `until` ends it. ^C ends it with the result so far."""
         for number, outcome in enumerate(self.outcomes, 1):
             self._say(number, outcome)
         if self.outcomes:
@@ -338,7 +338,7 @@ def given_key(given: GivenValues) -> dict[str, str]:
 
 
 class QuietView(PlainView):
-    """The view of a run among others: what is unusual, and now and then that it still goes on. The trial has a line for
+    """The view of a run among others: what is unusual, and now and then that it still runs. The trial has a line for
     each row that ended."""
 
     def print_row(self, event: RowChanged) -> None:

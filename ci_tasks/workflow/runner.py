@@ -20,7 +20,7 @@ _FALLBACK = re.compile(r"\|\|\s*'([^']+)'\s*\}\}")
 
 
 def labels(job: Job, resolve: Resolver) -> list[str]:
-    """Those of `runs-on`, what only GitHub knows by its name. A group says nothing."""
+    """The labels of `runs-on`; a value that only GitHub knows by its name. A group says nothing."""
     runs_on = resolve.value(job.runs_on)
     value = runs_on.get("labels") if isinstance(runs_on, Mapping) else runs_on
     return [shown(label) for label in (value if isinstance(value, list) else [value]) if label is not None]

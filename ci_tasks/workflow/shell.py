@@ -55,7 +55,7 @@ def docker_run(script: str, variables: Mapping[str, str] | None = None) -> Docke
 def commands(script: str) -> Iterator[list[str]]:
     """The simple commands of a script in order, each as its words, quotes removed and variables unexpanded.
 
-    Those of a command substitution come before the command that they are part of.
+    Commands of a command substitution come before the command that contains it.
     """
     text = script.replace("\\\r\n", "").replace("\\\n", "")
     words, word, is_quoted, at = list[str](), None, False, 0

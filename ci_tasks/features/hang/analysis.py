@@ -1,7 +1,7 @@
 """From what was seen of a run's processes to why it hangs: the first rule that finds something, and the place of each
 process. Pure.
 
-The rules begin with the surest. One names a culprit only if it was seen what it waits for, or why it cannot go on.
+The rules begin with the surest. One names a culprit only if it was seen what it waits for, or why it cannot continue.
 """
 
 from __future__ import annotations

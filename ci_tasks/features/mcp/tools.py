@@ -83,8 +83,8 @@ class Tools:
         return json.dumps({key: result[key] for key in ("id", "status", "directories")})
 
     def wait(self, run: str, minutes: int = _MINUTES) -> str:
-        """Wait for the end of a run, at most so many minutes, and say how it ended and why. The run goes on if it takes
-        longer: wait again."""
+        """Wait for the end of a run, at most so many minutes, and say how it ended and why. The run continues if it
+        takes longer: wait again."""
         _call("attach", *_words(run), "--json", minutes=minutes, prints=False)
         return self.report(run)
 

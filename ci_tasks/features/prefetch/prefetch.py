@@ -285,7 +285,7 @@ class Prefetch:
 
 
 def _refuse_if_full(coming: Sequence[RepositoryStatus]) -> list[str]:
-    """Refuse all that comes to a disk which is too small. Returns a line for each disk."""
+    """Refuse all downloads to a disk that is too small. Returns a line for each disk."""
     lines = []
     for mount in dict.fromkeys(each.mount for each in coming):
         own = [each for each in coming if each.mount == mount]

@@ -127,7 +127,7 @@ def _agrees(options: SetupOptions) -> bool:
 
 
 def cpu_labels(source: CheckoutSource, by_label: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Those that need neither GPUs nor a container, and install something; the one with the most rows first."""
+    """Labels without GPUs and containers that install something; the one with the most rows first."""
     labels = [
         label
         for label, rows in by_label.items()

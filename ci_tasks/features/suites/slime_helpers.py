@@ -1,6 +1,6 @@
 """slime's own interface to its tests: the helpers that every test calls, under whatever name the module is imported.
 
-This is all that is written down here of it. Everything else is recorded from the test. A helper's body does not run:
+Nothing else about it is written down here. Everything else is recorded from the test. A helper's body does not run:
 what it does is what its name says.
 """
 

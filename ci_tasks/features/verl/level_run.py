@@ -110,8 +110,8 @@ def plan(trees: LevelTrees) -> list[PlanEntry]:
 
 
 def run(trees: LevelTrees, *, events: EventStream | None = None) -> tuple[int, Summary | BatchResult | None]:
-    """Run the requested level and the levels it needs, then summarize. Returns the exit code of its result, and
-    the summary of what ran to its end, or what goes on without us."""
+    """Run the requested level and the levels it needs, then summarize. Returns the exit code of its result, and the
+    summary of what ran to its end, or of what continues without us."""
     print("\n".join(trees.headline), flush=True)
     done = trees.execute(events)
     if done is None:
@@ -327,7 +327,7 @@ def compare(
             trial.run(lambda *_: rule, until=lambda: bool(_unclear(trial.outcomes)))
     if trial.is_interrupted:
         return EXIT_CANCELLED, None
-    trial.path.unlink(missing_ok=True)  # the same command begins again: only an interrupted one goes on
+    trial.path.unlink(missing_ok=True)  # the same command begins again: only an interrupted one continues
     word, sentence = conclusion(trial.outcomes, trial.verdict(row))
     print(f"\nResult: {word} - {sentence}")
     last = {one.setting: one.run for one in trial.outcomes}

@@ -126,7 +126,7 @@ def _described(model: Any) -> Dict[str, Any]:
         wrappers.append(type(inner).__name__)
         inner = inner.module
     counts = [(int(parameter.numel()), parameter.requires_grad) for parameter in model.parameters()]
-    # Those of Hugging Face's peft are called Linear; a base of theirs is LoraLayer.
+    # The classes of Hugging Face's peft are called Linear; their base is LoraLayer.
     bases = [(type(part).__name__, " ".join(base.__name__ for base in type(part).__mro__)) for part in model.modules()]
     return {
         "wrappers": wrappers,

@@ -23,7 +23,7 @@ _SURVIVED, _SURVIVED_WITHIN = "survived", 3  # a rule's name; lines
 _IGNORED = "ignored-in-destructor"  # the same
 _SAID_END, _LAST_WORDS = "said-end", 3  # the same
 _LAST_OF_ALL = re.compile(r"(?i)\b(?:iter(?:ation)?|step|epoch)s?\W{1,20}(\d+) ?(?:/|of) ?\1\b")
-# What a process does that works: it answers requests, of its state aside, or goes on with its steps.
+# What a process does that works: it answers requests, except about its state, or continues with its steps.
 _LIVES = re.compile(
     r"\"(?:GET|POST|PUT) (?!/(?:health|ping|metrics|v1/models|sleep|is_sleeping|wake_up))\S* HTTP/[\d.]+\" 2\d\d"
     r"|(?i:^\W*(?:step|iter(?:ation)?)\W{0,20}\d+\b|throughput\D{0,10}(?!0+(?:\.0+)?\b)\d)"
@@ -290,7 +290,7 @@ class CandidateReader(LineReader):
         return above.origin == header.origin and self._rules.of(above.text, raised=False).name == _SURVIVED
 
     def _look_for_life(self, line: PrefixedLine) -> None:
-        """A process that answers the next requests, or goes on with its steps, has handled its exception."""
+        """A process that answers the next requests, or continues with its steps, has handled its exception."""
         lives = bool(_LIVES.search(line.text))
         kept = []
         for candidate, signs in self._watched:

@@ -166,7 +166,7 @@ class _Analysis:
         return with_evidence(silent, FailureEvidence(f"exit code {code}", exit_code=code)) if code else silent
 
     def without_failure(self) -> Triage:
-        """Of a log that shows no failure: it has passed only if it says so, since a log may be cut off anywhere."""
+        """For a log that shows no failure: it has passed only if it says so, since a log may be cut off anywhere."""
         if not self.reader.got_through:
             return Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0, candidates=self._others(0))
         return Triage(NOTHING, PASSED, None, "", "", self._confidence(PASSED))

@@ -1,5 +1,5 @@
-"""Of all that may be the reason, the line that a maintainer would quote, or that nothing failed; its cause; and how
-likely line and verdict are right.
+"""Among the possible reasons, the line that a maintainer would quote, or that nothing failed; its cause; and how likely
+line and verdict are right.
 
 Named numbers speak for and against a candidate: how it was printed, its place, what its rule and its traceback say of
 it. `weights.json` has what each is worth, `bench/triage_train.py` learns it. Words of a line, names of rules and
@@ -87,7 +87,8 @@ class CandidateList:
 
 
 def _is_long_gone(one: Candidate, died_at: int) -> bool:
-    """Whether a line that was neither raised nor logged as an error was followed by much else: the job went on."""
+    """Whether a line that was neither raised nor logged as an error was followed by many other lines: the job
+    continued."""
     is_plain = one.kind == reading.PLAIN and one.line.level not in LOUD
     return is_plain and one.rule.rank == ROOT and died_at - one.last_at > _LONG_GONE
 

@@ -39,7 +39,7 @@ class TracebackFrame:
 class Traceback:
     """One that is being read. `calls` are its frames, outermost first; `chain` is shared by tracebacks that Python
     printed as raised during the handling of another, `depth` its place there; `ignored` if it was raised in a
-    destructor, `survived` if it was logged and the process went on."""
+    destructor, `survived` if it was logged and the process continued."""
 
     origin: str
     chain: int
@@ -68,8 +68,8 @@ class TracebackEnd:
 
 
 class Tracebacks:
-    """Those of one log, by who prints them. What comes within `ignoring` lines is said to be ignored; `surviving`: the
-    traceback that the next line begins is only logged."""
+    """The tracebacks of one log, by who prints them. What comes within `ignoring` lines is said to be ignored;
+    `surviving`: the traceback that the next line begins is only logged."""
 
     def __init__(self) -> None:
         self._last: dict[str, Traceback] = {}

@@ -118,13 +118,13 @@ def attribute(failure: TrainingFailure | None, began: bool, root: str = "", rewa
 
 
 def stage_of(text: str) -> Stage:
-    """That of a text which is all that is known of a failure."""
+    """The stage of a failure, by its text alone."""
     return _stage(TrainingFailure.said(text), False)
 
 
 def stage_of_check(key: str, text: str) -> Stage:
-    """That of a mark of the preflight which did not pass. Its own text has the remedy, unless a cause is known. Words
-    of a command, such as `--extra vllm`, decide nothing."""
+    """The stage of a mark of the preflight that did not pass. Its own text has the remedy, unless a cause is known.
+    Words of a command, such as `--extra vllm`, decide nothing."""
     if key not in (DRIVER, WORKER):
         stage = stage_of(text)
         return _START if stage in dict(_WORDS).values() else stage

@@ -215,7 +215,7 @@ def _wrapper(run: TrainingRun) -> Seen:
 
 
 def _parallel_sizes(run: TrainingRun) -> Seen:
-    """Those of Megatron's groups as they were made; of these verl's log says nothing. Level 2 needs one above 1."""
+    """The sizes of Megatron's groups as they were made; verl's log does not have them. Level 2 needs one above 1."""
     noted, wished = list(run.noted("sizes", ParallelSizes)), run.asked
     built = {name: {size for _, one in noted if (size := getattr(one, name)) is not None} for name in _SIZES}
     listed = {name: "/".join(map(str, sorted(found))) for name, found in built.items()}

@@ -90,8 +90,8 @@ class QuotedLine(NamedTuple):
 
 class TrainingFailure(NamedTuple):
     """An exception, or what says that a process died: `frames` are `path:function`, outermost first, `cause` is
-    triage's. `sure`: it is a failure even if the job went on; `finished`: all steps were done by then; `process` names
-    who noted it, "" if the log has it."""
+    triage's. `sure`: it is a failure even if the job continued; `finished`: all steps were done by then; `process`
+    names who noted it, "" if the log has it."""
 
     text: str
     line_no: int = 0
@@ -157,7 +157,8 @@ class TrainingFacts:
 
     @property
     def error(self) -> TrainingFailure | None:
-        """The likeliest reason, if it did not end well. What no rule knows, and verl went on after, was handled."""
+        """The likeliest reason, if it did not end well. If no rule knows it, and verl continued after it, it was
+        handled."""
         if self.ended_well:
             return None
         last = self.said["step"].line_no if "step" in self.said else 0

@@ -1,5 +1,5 @@
-"""A run, and a training that began in it, with all that is known: what was asked, what the log said, and what the probe
-and its hook for verl noted from inside. Pure.
+"""A run, and a training that began in it, with everything that is known: what was asked, what the log said, and what
+the probe and its hook for verl noted from inside. Pure.
 
 `ci_tasks.features.verl.probe_hook` writes the records. `tests/features/verl/test_probe_hook.py` says which of the
 functions that it watches a revision of verl, Megatron-Bridge or Megatron-LM has.
@@ -230,7 +230,7 @@ class TrainingRun(NamedTuple):
 
 
 def evidence_of(evidence: RunEvidence | None, facts: TrainingFacts) -> RunEvidence | None:
-    """That of the processes that started while the training ran; None if it is not known, or when that was."""
+    """The evidence of processes that started while the training ran; None if it is not known, or when that was."""
     if evidence is None or facts.began_at is None:
         return None
     begun, until = facts.began_at, math.inf if facts.ended_at is None else facts.ended_at

@@ -116,8 +116,8 @@ class LevelRequest:
 @dataclass(frozen=True)
 class Training:
     """One run of a script. `steps` is the global step that it has to reach; `resumes` that it has to begin where the
-    one before ended, else stale checkpoints go first. `env` is all that is set for it. `same_as` names the one whose
-    last step it repeats."""
+    one before ended, else stale checkpoints go first. `env` is everything that is set for it. `same_as` names the one
+    whose last step it repeats."""
 
     name: str
     level: int
@@ -164,7 +164,7 @@ def limitations(request: LevelRequest) -> tuple[str, ...]:
 
 
 def _complete(request: LevelRequest, training: Training, scripts: Mapping[str, str]) -> Training:
-    """`training`, which has only what its level changes, with all that the request sets and its script reads."""
+    """`training`, which has only what its level changes, with everything that the request sets and its script reads."""
     script = request.script if training.level == 4 and request.script else request.wrapper
     is_own = script != request.wrapper
     plain = request.level == 4 and training.level == 0  # what activates the feature is level 4's alone
