@@ -246,8 +246,7 @@ def test_the_directories_are_those_of_the_xdg_specification(named: str | None, m
 
 def test_a_path_that_was_typed_has_the_home_of_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    assert resources.user_path("~/x") == Path("/home/me/x")
-    assert resources.user_path("x/~") == Path("x/~")
+    assert (resources.user_path("~/x"), resources.user_path("x/~")) == (Path("/home/me/x"), Path("x/~"))
     assert resources.user_path("~no-such-user/x") == Path("~no-such-user/x")
 
 

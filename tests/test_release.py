@@ -37,8 +37,7 @@ def test_the_tag_gives_the_version_and_the_changelog_section_the_notes(clone: Pa
 @pytest.mark.parametrize("tag", ["v1.2", "1.2.3", "v1.2.30", "v9.9.9", "latest"])
 def test_an_invalid_tag_or_missing_notes_fail(clone: Path, tag: str) -> None:
     done = release(clone, tag)
-    assert done.returncode == 1
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (1, "")
     assert tag.lstrip("v") in done.stderr
 
 

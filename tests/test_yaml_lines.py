@@ -52,10 +52,8 @@ def test_a_document_without_content_is_none(text: str) -> None:
 
 def test_a_mapping_knows_its_line_and_those_of_its_keys() -> None:
     loaded = load("# head\na:\n  b: 1\n\n  c: 2\n")
-    assert loaded.line == 2
-    assert loaded.lines == {"a": 2}
-    assert loaded["a"].line == 3
-    assert loaded["a"].lines == {"b": 3, "c": 5}
+    assert (loaded.line, loaded.lines) == (2, {"a": 2})
+    assert (loaded["a"].line, loaded["a"].lines) == (3, {"b": 3, "c": 5})
 
 
 # The line is where the text itself begins; `source` is kept where a value has lost the file's line ends.
@@ -75,8 +73,7 @@ SCALARS = [
 def test_a_scalar_knows_its_first_line_and_its_source(text: str, line: int, source: tuple[str, ...]) -> None:
     loaded = load(text)["k"]
     assert isinstance(loaded, Text)
-    assert loaded.line == line
-    assert loaded.source == source
+    assert (loaded.line, loaded.source) == (line, source)
 
 
 def test_keys_are_text_whatever_they_look_like() -> None:
@@ -127,5 +124,4 @@ def test_invalid_yaml_is_an_error_with_its_line(text: str, line: int, message: s
     with pytest.raises(YamlError) as caught:
         load(text)
     assert message in caught.value.message
-    assert caught.value.line == line
-    assert caught.value.text == ([*text.splitlines(), ""])[line - 1]
+    assert (caught.value.line, caught.value.text) == (line, ([*text.splitlines(), ""])[line - 1])

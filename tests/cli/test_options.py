@@ -96,8 +96,7 @@ def test_each_value_has_its_place(tmp_path: Path) -> None:
         var=("REGISTRY=a=b", "EMPTY="), input=("model=m",), output=("build.image=i",), github_event=str(event)
     )
     given = with_given(NO_HOSTS, options).given
-    assert given.vars == {"REGISTRY": "a=b", "EMPTY": ""}
-    assert given.inputs == {"model": "m"}
+    assert (given.vars, given.inputs) == ({"REGISTRY": "a=b", "EMPTY": ""}, {"model": "m"})
     assert given.outputs == {"build": {"image": "i"}}
     assert given.event == {"number": 2, "pull_request": {"draft": True}}
     assert given.sources == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -102,4 +103,7 @@ def test_help_lists_the_options_and_runs_nothing(capsys: pytest.CaptureFixture[s
     assert parse_posargs("ckpt", ["-h"]) is None
     shown = capsys.readouterr().out
     assert shown.startswith("Usage: nox -s ckpt -- [ROWS] [OPTIONS]")
-    assert "--host HOST" in shown and "--repo" not in shown
+    assert " ".join(re.findall("^  --([a-z-]+)", shown, re.MULTILINE)) == (
+        "host jobs fresh-env keep detach image repeat until-fail fail-fast last-failed retry-failed resume prefetch "
+        "base test give-up gpus no-probe no-persist with var input output github-event outputs-from workflow-dir"
+    )

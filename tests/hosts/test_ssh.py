@@ -143,8 +143,7 @@ def test_keys_that_cannot_be_offered_are_named_with_the_reason(tmp_path: Path) -
     with pytest.raises(paramiko.BadAuthenticationType):
         keys.authenticate(server)
     assert server.offered == [public]
-    assert keys.unusable == [str(secret), str(broken)]
-    assert keys.wanted == ["publickey", "password"]
+    assert (keys.unusable, keys.wanted) == ([str(secret), str(broken)], ["publickey", "password"])
 
 
 def test_a_connection_that_is_closed_while_it_is_made_is_lost_and_says_nothing_of_the_host(

@@ -70,8 +70,7 @@ def test_a_cpu_label_runs_in_a_venv_and_names_the_row_that_ran_nothing(person: A
     assert said.code == 1
     found = {record["row"]: record for record in person.records()}
     assert {row: record["status"] for row, record in found.items()} == {"rewards": "passed", "batching": "vacuous"}
-    assert found["rewards"]["evidence"]["kind"] == "junit"
-    assert found["rewards"]["evidence"]["tests"] == 7
+    assert (found["rewards"]["evidence"]["kind"], found["rewards"]["evidence"]["tests"]) == ("junit", 7)
     assert "defines tests, and none of them ran" in found["batching"]["reason"]
     assert "1 passed, 1 vacuous" in said.out.splitlines()[-1]
     _shared_by_another_label_then_cleaned(person)

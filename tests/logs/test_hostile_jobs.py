@@ -33,8 +33,7 @@ def test_a_whole_log_that_a_test_prints_does_not_change_the_runners_facts(form: 
     assert (parsed_job.job_name, parsed_job.runner_name, parsed_job.repository) == ("the job", "gpu-7", "acme/trainer")
     assert (parsed_job.commit, parsed_job.ref, parsed_job.pull_request) == ("c" * 40, "refs/pull/1/merge", 1)
     assert (parsed_job.image, parsed_job.digest) == (IMAGE, DIGEST)
-    assert parsed_job.scripts[0].env == {"A": "true"}
-    assert parsed_job.exit_code == 2
+    assert (parsed_job.scripts[0].env, parsed_job.exit_code) == ({"A": "true"}, 2)
     if form is github.from_gh:
         assert [step.name for step in parsed_job.steps] == ["CheckoutParser repository", "Execute"]
         assert parsed_job.failed_step == "Execute"

@@ -59,8 +59,7 @@ def read(tmp_path: Path) -> Callable[..., AnalysedLog]:
 @pytest.mark.parametrize("raw", [row[1] for row in FORMS], ids=[row[0] for row in FORMS])
 def test_the_failed_job_of_a_log_in_any_form_is_found(raw: bytes, read: Read) -> None:
     log = read(raw)
-    assert log.job.job_name == FAILED.name
-    assert log.job.commit == SECOND
+    assert (log.job.job_name, log.job.commit) == (FAILED.name, SECOND)
     assert log.job.exit_code == 1
     assert (log.triage.cause, log.triage.text) == ("cuda_oom", OOM)
     shown = raw.splitlines()[(log.triage.line_no or 0) - 1] if raw[:2] != b"PK" else OOM.encode()

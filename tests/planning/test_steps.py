@@ -64,8 +64,7 @@ def test_a_run_step_is_evaluated_in_every_part() -> None:
     assert step.name == "Step 1" and step.id == "my-id"
     assert step.text == "echo c0ffee job-own $HOME\n"
     assert step.words == ("bash", "--noprofile", "--norc", "-eo", "pipefail", "{0}")
-    assert step.env == {"OWN": "job-own", "N": "1"}
-    assert step.directory == "/w/below"
+    assert (step.env, step.directory) == ({"OWN": "job-own", "N": "1"}, "/w/below")
     assert step.timeout_minutes == 1 and step.continue_on_error and step.own
     assert planned.python is None and planned.deviations == ()
 
@@ -103,8 +102,7 @@ def test_checkout_and_setup_python_have_equivalents() -> None:
         - run: x
         """
     )
-    assert planned.python == "3.1"
-    assert planned.deviations == ()
+    assert (planned.python, planned.deviations) == ("3.1", ())
     assert len(planned.steps) == 1
 
 

@@ -168,6 +168,5 @@ def test_who_shares_a_locked_gpu_is_named() -> None:
 def test_a_run_whose_gpus_are_not_known_has_those_with_a_process_of_its_own() -> None:
     other = [replace(sample, uuid="GPU-a", gpu=0) for sample in series(3)]
     samples = [*other, *series(3, processes=(OURS,))]
-    assert list(own_samples(samples, (), ())) == ["GPU-b"]
-    assert list(own_samples(samples, (), [0])) == ["GPU-a"]
+    assert (list(own_samples(samples, (), ())), list(own_samples(samples, (), [0]))) == (["GPU-b"], ["GPU-a"])
     assert gpu_use(other, uuids=(), ids=(), ended_at=None) is None

@@ -146,8 +146,7 @@ def test_a_row_that_the_environment_ended_is_tried_once_on_each_other_host(
     (record,) = done.runs
     assert (record.status, done.exit_code) == (status, code)
     assert [entry.status for entry in record.earlier] == earlier
-    assert len(world.hosts["a"].began) == 1
-    assert len(world.hosts["b"].began) == len(earlier)
+    assert (len(world.hosts["a"].began), len(world.hosts["b"].began)) == (1, len(earlier))
 
 
 def test_a_row_whose_job_takes_its_directory_away_is_lost_once(played: Make) -> None:

@@ -220,8 +220,7 @@ LITERALS = [
 @pytest.mark.parametrize(("text", "value"), LITERALS)
 def test_a_literal_has_its_value(text: str, value: object) -> None:
     node = parse(text)
-    assert node.kind == "literal"
-    assert node.value == value
+    assert (node.kind, node.value) == ("literal", value)
     assert type(node.value) is type(value)
 
 

@@ -27,8 +27,7 @@ def test_variables_of_the_image_are_filled_in_where_they_are_known(script: str, 
 def test_the_words_are_those_that_bash_would_pass_on() -> None:
     run = docker_run("docker run -e 'A=b c' --name x\"y z\" img bash -lc '\n  echo \"hi\" # no comment\n'")
     assert run is not None
-    assert run.values("env") == ["A=b c"]
-    assert run.last("name") == "xy z"
+    assert (run.values("env"), run.last("name")) == (["A=b c"], "xy z")
     assert run.command == ("bash", "-lc", '\n  echo "hi" # no comment\n')
 
 

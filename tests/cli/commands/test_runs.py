@@ -1,4 +1,5 @@
-"""`runs` and `report` as a person types them: filters, wrong ones refused with what is valid, and what is printed."""
+"""`runs` and `report` as a person types them: filters, wrong ones refused with what is valid, and what is printed or
+written (`ci_tasks.run.report_runs`)."""
 
 from __future__ import annotations
 
@@ -144,8 +145,7 @@ def test_the_default_limit_is_twenty(home: Path, show: Output) -> None:
 
 
 def test_no_match_is_said(home: Path, show: Output) -> None:
-    assert show() == "no runs yet\n"
-    assert show(json=True) == "[]\n"
+    assert (show(), show(json=True)) == ("no runs yet\n", "[]\n")
     _keep(home, 1, "blocked")
     assert show(label="ckpt", status="passed") == "no matching run\n"
     assert show(flakes=True, host="local") == "no matching run\n"

@@ -37,8 +37,7 @@ def test_what_was_seen_before_the_end_is_said_with_when(run: RunDir) -> None:
     hang, note = of_ended(run) or pytest.fail("it has ended")
     assert (hang.outcome, note) == ("shown", "at the last look (timeout); the run has ended since")
     lines = hang_lines(hang, "b.01", run.hang_stacks, note)
-    assert lines[0] == "b.01: shown, stopped"
-    assert lines[2] == f"  seen: {note}"
+    assert (lines[0], lines[2]) == ("b.01: shown, stopped", f"  seen: {note}")
     assert lines[-1] == f"all stacks: {run.hang_stacks}"
     write_record(run.status, Status("running", "running"))
     assert of_ended(run) is None, "a run that goes on has no last look"

@@ -93,7 +93,7 @@ def having(path: str, text: str) -> CheckoutFiles:
 # rule, subject, where
 FINDS = {
     "a file that defines tests only": ("runs-nothing",
-     having("tests/utils/test_b.py", "def test_x():\n    assert True\n"), ("tests/utils/test_b.py", 2)),
+     having("tests/utils/test_b.py", "def test_x(): assert True\n"), ("tests/utils/test_b.py", 1)),
     "a label that starts no job": ("unknown-label",
      subject(docs={"docs/ci.md": "first\nAdd `run-ci-image`.\nrun-ci-image again"}), ("docs/ci.md", 2)),
     "a job without a timeout": ("no-timeout", changed("    timeout-minutes: 10\n", ""), (PATH, 19)),

@@ -89,8 +89,7 @@ def test_a_helper_beside_the_test_runs_and_the_framework_does_not(record: Record
 def test_the_part_after_a_stop_is_not_recorded(record: Record) -> None:
     recording = record(HEAD + "U.exec_command('a')\nos.environ['GONE']\nU.exec_command('b')\n")
     assert commands(recording) == ["a"]
-    assert recording.stops == ("tests/test_x.py:4: KeyError: 'GONE'",)
-    assert recording.origin == RECORDED
+    assert (recording.stops, recording.origin) == (("tests/test_x.py:4: KeyError: 'GONE'",), RECORDED)
 
 
 def test_a_file_that_pytest_runs_is_only_read(record: Record) -> None:

@@ -2,22 +2,31 @@
 
 A case is a log below a head of lines `#: key value`: `cause`, `verdict`, `line` (a part of the line to be blamed,
 none where nothing failed), `why` (what the case is about), and `exit` where the job's exit code belongs to it.
+
+The rest of each answer is in answers.json. `CI_TASKS_WRITE_ANSWERS=1 pytest tests/logs/triage/test_cases.py` writes it
+anew: read the difference before you commit it.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ci_tasks.agent.codec import encode
 from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.logs.triage.rules import shipped
+from ci_tasks.records import Triage
 
 DIRECTORY = Path(__file__).parent / "cases"
 NAMES = sorted(path.stem for path in DIRECTORY.glob("*.log"))
 MARK = b"#: "
 KEYS = {"cause", "verdict", "line", "why", "exit"}
+ANSWERS = DIRECTORY.with_name("answers.json")
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,21 @@ def test_a_log_is_understood(name: str) -> None:
     blamed = case.log.split(b"\n")[got.line_no - 1].replace(b"\x1b[1m", b"").replace(b"\x1b[0m", b"")
     assert got.line.encode() in blamed
     assert got.line in got.context or got.cause == "unknown"
+
+
+def answer(got: Triage) -> dict[str, Any]:
+    """All of it; of candidates where and how sure, of the context which lines."""
+    others = [f"{one.cause} {one.verdict} {one.line_no} {one.rule} {one.confidence:.4f}" for one in got.candidates]
+    context = [len(got.context), got.context.index(got.line) if got.line in got.context else None]
+    known = {"candidates": others, "context": context, "confidence": f"{got.confidence:.4f}"}
+    return {**encode(got, versioned=False, compact=True), **known}
+
+
+def test_the_whole_answers_are_as_they_were() -> None:
+    answers = {name: answer(triage([read(name).log], exit_code=read(name).exit)) for name in NAMES}
+    if os.environ.get("CI_TASKS_WRITE_ANSWERS"):
+        ANSWERS.write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert answers == json.loads(ANSWERS.read_text(encoding="utf-8"))
 
 
 def test_every_cause_of_the_rules_has_a_case() -> None:

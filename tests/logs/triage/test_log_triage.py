@@ -31,16 +31,6 @@ def strings(got: Triage) -> list[str]:
     return values + [candidate.line for candidate in got.candidates]
 
 
-def test_the_answer_names_line_cause_and_verdict() -> None:
-    got = triage([OOM])
-    assert (got.cause, got.verdict, got.line_no) == ("cuda_oom", FAILED, 5)
-    assert got.line.startswith("torch.OutOfMemoryError")
-    assert got.signature.startswith("OutOfMemoryError: CUDA out of memory")
-    assert got.frames == ("train.py:step",)
-    assert got.context[0] == "loading" and got.context[-1] == "stopping"
-    assert got.reason and got.confidence > 0.8
-
-
 @pytest.mark.parametrize("log", [[], [b""], [b"", b""], [b"\n"], [b"\n\n\n"], [b"step 1\nstep 2\n"]])
 def test_a_log_without_an_end_is_unknown_and_its_exit_code_decides(log: list[bytes]) -> None:
     for exit_code, cause, verdict in ((None, UNKNOWN, UNKNOWN), (0, NOTHING, PASSED)):

@@ -1,4 +1,5 @@
-"""The history says what the run directories say, and looks only at those that can have changed."""
+"""The history (`ci_tasks.results.index`) says what the run directories say, and looks only at those that can have
+changed."""
 
 from __future__ import annotations
 
