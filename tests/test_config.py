@@ -161,8 +161,7 @@ def test_no_message_repeats_values_under_secrets(secrets: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(f"hosts:\n  a:\n    secrets: {secrets}\n")
     assert str(caught.value).startswith("hosts.yaml:3: host a: ")
-    assert "names only" in str(caught.value)
-    assert "verysecret" not in str(caught.value)
+    assert "names only" in str(caught.value) and "verysecret" not in str(caught.value)
 
 
 # -- the published schema of hosts.yaml and the reader agree -----------------------------------------------------------

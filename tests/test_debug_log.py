@@ -65,8 +65,7 @@ def test_a_bug_prints_one_line_that_names_the_log_with_its_traceback(case: str, 
     assert str(log) in line
     assert "Traceback" not in done.stderr
     text = log.read_text()
-    assert "Traceback" in text
-    assert arguments in text
+    assert "Traceback" in text and arguments in text
 
 
 def test_without_a_bug_no_log_is_created(tmp_path: Path) -> None:
@@ -110,8 +109,7 @@ def test_secrets_of_hosts_yaml_are_masked_whatever_their_names(tmp_path: Path) -
     done = python(f"{START}{code}sys.exit(exit_handler.run(flow))", tmp_path, **env)
     assert f"it is {safe_output.MASK}" in done.stderr
     log = logs(tmp_path)[0].read_text()
-    assert f"ValueError: it is {safe_output.MASK}" in log
-    assert "opensesame" not in log
+    assert f"ValueError: it is {safe_output.MASK}" in log and "opensesame" not in log
 
 
 def test_old_logs_are_removed(tmp_path: Path) -> None:

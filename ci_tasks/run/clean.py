@@ -84,7 +84,7 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         home = connection.hello().home
         if sizes := _answer(connection, _SIZES, home):
             _print(["still there:", *(f"  {line}" for line in sizes)])
-    for kept in end(None if is_here else spec.address or spec.name):
+    for kept in end(spec.address):
         print(f"the connection to {kept.address} that process {kept.pid} kept: closed")
     return cleaned
 

@@ -76,8 +76,7 @@ def test_a_full_disk_is_blocked_and_names_the_path(number: int, capsys: pytest.C
 
     assert exit_handler.run(flow) == errors.EXIT_BLOCKED
     err = capsys.readouterr().err
-    assert f"ci-tasks: blocked: {os.strerror(number)}: '/runs/x'" in err
-    assert "CI_TASKS_HOME" in err
+    assert f"ci-tasks: blocked: {os.strerror(number)}: '/runs/x'" in err and "CI_TASKS_HOME" in err
 
 
 def test_a_word_that_no_file_can_be_called_is_an_error_of_whoever_typed_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -217,8 +217,7 @@ jobs:
     said = person.ci_tasks("remote", "--host", "bare", "bare")
     assert said.code == 0, said.out + said.err
     (log,) = person.logs().values()
-    assert "from the image" in log
-    assert f"prefix {person.home}" in log
+    assert "from the image" in log and f"prefix {person.home}" in log
     assert {path.name for path in site.iterdir()} - {"__pycache__"} == {"in_the_image.py"}
     assert not (login_home / ".local").exists()
     assert "Python packages" in {deviation["what"] for deviation in person.records()[0]["deviations"]}

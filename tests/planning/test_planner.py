@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +23,7 @@ from ci_tasks.workflow.model import Row, Workflow
 from ci_tasks.workflow.reader import read, read_with_called
 from tests.parts.cases import cases
 from tests.parts.entries import describe
+from tests.parts.golden import golden_value
 
 CASES = cases("planning/data/planner.yaml")
 
@@ -32,6 +36,9 @@ SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
 BOTH = ["code", "PYTEST_ADDOPTS", "timeout"]
 IN_DOCKER = ["name", "labels", "init", "env", "volumes"]
 IN_PODMAN = ["container", "name", "labels", "init", "env", "volumes", "runtime", "capabilities"]
+
+PLANS: list[dict[str, Any]] = []
+GOLDEN = Path(__file__).with_name("data") / "plans.json"
 
 STEPS = "    steps:\n      - name: Run\n        run: pytest\n"
 MATRIX = "    strategy: {matrix: {info: [{num_gpus: 2, test_file: a.py}, {num_gpus: 0, test_file: b.py}]}}\n"
@@ -57,7 +64,17 @@ def draft(
     parsed: Workflow, host: HostSpec = BARE, event: EventContext = EVENT, place: RunLocation = PLACE, at: int = 0
 ) -> RowPlan:
     row = row_of(parsed, event, at)
-    return make_plan(parsed, parsed.jobs[row.job], row, host, event, (), place)
+    made = make_plan(parsed, parsed.jobs[row.job], row, host, event, (), place)
+    PLANS.append(encode(made, versioned=False, compact=True))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def whole_plans(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All of each plan that a test makes is as in the golden file."""
+    PLANS.clear()
+    yield
+    assert golden_value(GOLDEN, request.node.name, PLANS) == PLANS
 
 
 def plan(parsed: Workflow, host: HostSpec = BARE, event: EventContext = EVENT, place: RunLocation = PLACE) -> Plan:
@@ -369,8 +386,7 @@ def test_a_jobs_container_and_its_words() -> None:
     planned = plan(workflow(body + STEPS))
     assert planned.image == "repo/image:main"
     arguments = "docker run --rm --gpus 2 --name 'a b' -v /mnt/x:/x -v"
-    assert arguments in planned.script
-    assert "--entrypoint bash repo/image:main " in planned.script
+    assert arguments in planned.script and "--entrypoint bash repo/image:main " in planned.script
     assert f"export A={CHECKOUT.commit}" in planned.script
 
 

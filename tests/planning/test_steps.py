@@ -206,11 +206,11 @@ def test_download_artifact_unpacks_what_was_uploaded_here_or_blocks() -> None:
     assert download("{}")[0] == unpack.format("./logs", "logs") + unpack.format("'./log dir'", "'log dir'")
     flat = download("{pattern: log*s, merge-multiple: true}")
     assert flat == (unpack.format(".", "logs"), "uploads of jobs that ran here: logs")
-    for inputs in ("{name: other}", "{pattern: x*}", "{name: logs, run-id: 7}"):
+    for inputs, what in [("{name: other}", "other"), ("{pattern: x*}", "x*"), ("{run-id: 7}", "artifacts")]:
         text, here = download(inputs)
-        assert here.startswith("blocked: no job that ran here uploaded ")
-        done = subprocess.run(["bash", "-c", text], stderr=subprocess.PIPE)
-        assert done.returncode == 125 and done.stderr.startswith(b"ci-tasks: blocked: no job that ran here uploaded")
+        assert here == f"blocked: no job that ran here uploaded {what}, at most 1.5 MB packed"
+        done = subprocess.run(["bash", "-c", text], stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 125 and done.stderr.startswith(f"ci-tasks: {here}; an override of the step")
 
 
 @pytest.mark.parametrize("action", ["actions/cache-thing@v1", "docker/login-action-2@v3", "./.github/actions/own"])
@@ -233,8 +233,7 @@ def test_setup_python_by_the_matrix_takes_the_one_that_runs() -> None:
 @pytest.mark.parametrize(("part", "reads"), CASES["what an earlier step decides is refused wherever it stands"])
 def test_what_an_earlier_step_decides_is_refused_wherever_it_stands(part: str, reads: str) -> None:
     error = refused(f"- id: first\n  run: echo a=1 >> $GITHUB_OUTPUT\n- {part}\n- run: y\n")
-    assert "known only while it runs" in error.message
-    assert reads in error.message
+    assert "known only while it runs" in error.message and reads in error.message
     assert (error.job, error.line) == ("j", 8 + part.partition(reads)[0].count("\n"))
 
 

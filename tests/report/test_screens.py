@@ -1,13 +1,8 @@
-"""The screens that people see, as golden files at 60, 80 and 120 columns, without colour and in colour.
-
-`CI_TASKS_WRITE_SCREENS=1 pytest tests/report/test_screens.py` writes them anew: read the difference before you commit
-it. A golden file that is missing fails.
-"""
+"""The screens that people see, as golden files at 60, 80 and 120 columns, without colour and in colour."""
 
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +21,8 @@ from ci_tasks.report import lists
 from ci_tasks.report import results as ended
 from ci_tasks.report.live import HostProgress, ProgressTable, RowProgress
 from ci_tasks.workflow.model import Row
-from tests.report import test_brief, test_junit, test_markdown, test_table
+from tests.parts.golden import golden
+from tests.report import test_brief, test_junit, test_markdown, test_page, test_table
 
 DIRECTORY = Path(__file__).with_name("screens")
 MODES = [f"[save-optimizer-{save}-load-optimizer-{load}]" for save in ("gpu", "cpu") for load in ("gpu", "cpu")]
@@ -143,7 +139,10 @@ SCREENS: dict[str, Callable[[int], list[str]]] = {
     "live-hosts-colour": lambda width: live(width, colour=True, hosts=HOSTS),
 }  # fmt: skip
 
-FILES = {"summary.md": test_markdown.summary, "junit.xml": test_junit.whole_file, "brief.md": test_brief.both}
+FILES = {
+    "summary.md": test_markdown.summary, "junit.xml": test_junit.whole_file, "brief.md": test_brief.both,
+    "page.html": lambda: test_page.failed_and_passed()[0],
+}  # fmt: skip
 WIDTHS = (60, 80, 120)
 
 
@@ -153,12 +152,7 @@ def test_a_screen_or_file_is_as_its_golden_file(name: str) -> None:
         shown = {name: FILES[name]()}
     else:
         shown = {f"{name}-{width}.txt": "".join(f"{line}\n" for line in SCREENS[name](width)) for width in WIDTHS}
-    if os.environ.get("CI_TASKS_WRITE_SCREENS"):
-        for file, text in shown.items():
-            (DIRECTORY / file).write_text(text, encoding="utf-8")
-    golden = {file: (DIRECTORY / file).read_text(encoding="utf-8") for file in shown if (DIRECTORY / file).is_file()}
-    assert golden.keys() == shown.keys(), "one is missing; the head of this module says how it is written"
-    assert shown == golden
+    assert shown == {file: golden(DIRECTORY / file, text) for file, text in shown.items()}
 
 
 def test_its_lines_fit_unless_a_path_is_longer() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ci_tasks.records import Attempt
 from ci_tasks.results import judge_run as judging
 from ci_tasks.results.load import UnreadableRun, load_record
 from ci_tasks.results.runs import queue_seconds, record_not_started
+from tests.parts.golden import golden_value
 from tests.parts.json_files import write_json
 
 FIELDS = {"id", "label", "row", "host", "status", "exit_code", "started_at", "ended_at", "timings", "checkout", "gpus"}
@@ -32,29 +34,30 @@ PLAN = {
     "checkout": {"path": "/c", "commit": "1", "tree": "2", "dirty": []},
     "deviations": [{**SEEN, "here": "?"}, {**SEEN, "what": "other"}],
 }  # fmt: skip
+GOLDEN = Path(__file__).with_name("data") / "records.json"
 CALL = {"ci": [], "here": [], "runtime": "docker"}
 STATUS = {"state": "ended", "end": "exit", "exit_code": 0, "started_at": 100.0, "ended_at": 102.5, "log_bytes": 7}
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RunDir]:
+    """A run directory; the whole record that a test makes of it is as in the golden file."""
     run = RunDir(str(tmp_path))
     os.makedirs(run.artifacts)
     write_json(run.plan, PLAN)
     write_json(run.status, {**STATUS, "log_sha256": "abc"})
     Path(run.log).write_text("Acquired GPUs: 1,3\nstep 1: {'a': 1}\n")
-    return run
+    yield run
+    if os.path.isfile(run.record):
+        record = Path(run.record).read_text().replace(str(tmp_path), "RUN").split(', "')
+        assert golden_value(GOLDEN, request.node.name, record) == record
 
 
 def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
     judged = judging.judge_run(run)
     assert (judged.status, judged.exit_code, judged.gpu_ids) == ("passed", 0, (1, 3))
     written = json.loads(Path(run.record).read_text())
-    assert set(written) >= FIELDS
-    assert written["log"] == {"bytes": 7, "sha256": "abc"}
-    assert written["timings"] == {"seconds": 2.5, "queued": None, "silence": None}
-    assert written["started_at"] == "1970-01-01T00:01:40.000+00:00"
-    assert set(written["checkout"]) >= {"path", "commit", "tree", "dirty"}
+    assert set(written) >= FIELDS and set(written["checkout"]) >= {"path", "commit", "tree", "dirty"}
     assert load_record(run) == judged
 
 
@@ -92,8 +95,6 @@ def test_why_a_row_hung_is_its_reason_where_its_timeout_ended_it(run: RunDir, en
         return
     assert judged.hang is not None
     assert judged.reason == "timeout after 90 min: t.py (pid 7) waits in queue.get at t.py:5, in load"
-    assert judged.attempts[-1].reason == judged.reason
-    assert judged.triage is None or (judged.triage.cause, judged.triage.reason) == ("timeout_hang", judged.hang.reason)
 
 
 def test_a_failure_that_ci_goes_on_after_says_so(run: RunDir) -> None:
@@ -127,8 +128,6 @@ def test_a_row_that_ran_out_of_gpu_memory_says_who_held_it(run: RunDir) -> None:
     Path(run.gpu_samples).write_bytes(rows_of([sample], header=True) + b"no row of ours\n")
     judged = judging.judge_run(run)
     assert judged.reason.endswith("; GPU 1 used most memory at 00:01:41 UTC: others 70 GiB, of 140 GiB")
-    assert judged.gpu_use is not None
-    assert judged.gpu_use.gpus[0].others == 71680
     stranger = "a process that is not this run's (pid 7, vllm) held 70 GiB on GPU 1 from 00:01:41 UTC to the end"
     assert [item.why for item in judged.deviations if item.what == "memory of its GPUs"] == [stranger]
     assert load_record(run) == judged

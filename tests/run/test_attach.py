@@ -14,6 +14,7 @@ import pytest
 from ci_tasks.agent import processes
 from ci_tasks.agent.records import Plan, State, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
+from ci_tasks.agent.slurm.jobs import CancelError
 from ci_tasks.config import read
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.runs import RemoteRun, RunMirror, RunState
@@ -88,8 +89,15 @@ def test_the_command_of_another_user_is_named_and_left(tmp_path: Path, monkeypat
     state = BatchState("preparing", 1, processes.start_time(1), processes.boot_id(), platform.node(), 0.0)
     write_record(str(batch.path / "state.json"), state)
     monkeypatch.setattr("os.kill", mock.Mock(side_effect=PermissionError))
-    with pytest.raises(Blocked, match="process 1, is another user's"):
+    with pytest.raises(Blocked, match="process 1, is another user's"), mock.patch("builtins.print") as printed:
         attach.cancel(batch.id, read(""), None)
+    printed.assert_called_once_with(f"ending the command of {batch.id}, process 1", flush=True)
+
+
+def test_a_run_of_this_machine_is_cancelled_here(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach.cleanup, "cancel", cancelled := mock.Mock(side_effect=CancelError))
+    AttachedRun("b.01", run).cancel()
+    cancelled.assert_called_once_with(run.path)
 
 
 def test_events_of_attach_name_the_host_and_end_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,9 +109,9 @@ def test_a_line_that_a_full_disk_cuts_is_taken_back(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_newest_command_that_was_left_is_found() -> None:
+    begun()
+    end(left := begun(("one", 1, "a")), 1)
     end(begun(("one", 1, "a"), ("two", 2, "a")), 1, 2)
-    left = begun(("one", 1, "a"))
-    end(left, 1)
     begun(label="image")
     assert events.resumable("ckpt", CHECKOUT).batch.id == left.id
 

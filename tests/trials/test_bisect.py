@@ -171,8 +171,7 @@ def test_images_are_searched_with_one_commit_and_a_search_goes_on(repo: Path, as
     assert len(first.requests) + len(rest.requests) == len(whole.requests)
     assert {sha for _, sha, _ in whole.ran} == {git(repo, "rev-parse", "HEAD")}
     assert all(image == IMAGES[position] for position, _, image in whole.ran)
-    assert f"8 images after slime@sha256:{'0' * 12} (good)" in out
-    assert f"the culprit: {IMAGES[CULPRIT]}\n" in out
+    assert f"8 images after slime@sha256:{'0' * 12} (good)" in out and f"the culprit: {IMAGES[CULPRIT]}\n" in out
 
 
 @pytest.mark.parametrize("text", ["a,b,a", "a", ","])

@@ -53,8 +53,7 @@ def test_a_row_that_fails_once_is_flaky_on_exactly_one_tree_and_ctrl_c_ends_the_
     assert len({json.dumps(record["checkout"]) for record in records}) == 1
     assert records[0]["checkout"]["path"] == str(person.checkout)
     assert records[0]["checkout"]["dirty"] == ["tests/test_tiny_ckpt.py"]
-    assert f"flaky   {ROW}  1 of 2 (0–100 %)" in out
-    assert "      RuntimeError: the cause\n" in out
+    assert f"flaky   {ROW}  1 of 2 (0–100 %)" in out and "      RuntimeError: the cause\n" in out
     assert "run number" not in out, "the log is on disk, not between the lines that count"
     assert f"not counted of {ROW}: 1 cancelled" in out
     assert out.splitlines()[-1].endswith(": flaky (1 row); interrupted, --resume continues")

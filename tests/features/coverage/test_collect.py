@@ -37,6 +37,7 @@ def test_the_sample_has_a_sensible_map() -> None:
     assert entries["test_tiny_ppo.py"].coverage == ("Tiny-Dense", "PPO")
     assert entries["test_tiny_moe_r3.py"].coverage == ("Tiny-MoE-8x1", "rollout routing replay")
     assert [label.label for label in coverage.labels if label.dynamic] == ["changed"]
+    assert coverage.checkout == "the embedded sample"
 
 
 def test_a_revision_is_read_from_git_and_compared_with_the_working_tree(repository: Path) -> None:
@@ -45,7 +46,11 @@ def test_a_revision_is_read_from_git_and_compared_with_the_working_tree(reposito
     now, before = (source_coverage(open_source(str(repository), rev)) for rev in (None, "HEAD"))
     changed = difference(before, now)
     assert (changed.lost, changed.gained) == (("PPO",), ("GSPO",))
-    assert now.checkout.endswith(" with local changes") and str(repository) not in now.checkout
+    commit = git.git(repository, "rev-parse", "HEAD")[:7]
+    assert [now.checkout, before.checkout] == [
+        f"THUDM/slime at {commit} with local changes",
+        f"THUDM/slime at {commit}",
+    ]
 
 
 def test_nothing_is_executed_unless_it_is_to_be_recorded(repository: Path) -> None:

@@ -107,8 +107,7 @@ def test_a_job_whose_rows_name_no_test_shows_what_its_steps_run() -> None:
         "detect": ("pytest -s tests/cpu",)
     }
     text = coverage_report(coverage)
-    assert "| detect | `run-ci-detect` | by its steps | by its steps |" in text
-    assert "- `pytest -s tests/cpu`" in text
+    assert "| detect | `run-ci-detect` | by its steps | by its steps |" in text and "- `pytest -s tests/cpu`" in text
 
 
 MODEL_SCRIPTS = {

@@ -87,15 +87,12 @@ def test_files_are_trusted_as_the_library_trusts_them(
 
 
 def test_a_container_has_the_rows_mounts_and_no_secret_is_in_its_arguments(repo: Repo) -> None:
-    options = "--gpus all --privileged -v /ci/m:/root/models -v $HERE:/x -e WANDB_API_KEY=abc --network host"
+    options = "--gpus all --privileged -v /ci/m:/root/models -v $HERE:/x -v $M:/d -e WANDB_API_KEY=abc --network host"
     container = parse_run(f"run {options} IMAGE python t.py".split())
-    docker = command(wanted(repo, "~/m1"), "/home/me/m1", container, {}, ["HF_HOME"])
-    assert docker.startswith("docker run ")
-    for kept in ("--volume=/ci/m:/root/models", "--network=host", "-e HF_TOKEN", "-e HF_HOME"):
-        assert kept in docker
-    assert docker.endswith("--entrypoint hf IMAGE download org/m --revision main --local-dir /root/m1")
-    for left in ("gpus", "privileged", "abc", "HERE", "python"):
-        assert left not in docker
+    docker = command(wanted(repo, "~/m1"), "/home/me/m1", container, {"M": "/data"}, ["HF_HOME"])
+    assert docker.startswith("docker run --rm --volume=/ci/m:/root/models --volume=/data:/d --network=host -e ")
+    assert {"HF_TOKEN", "HF_HOME"} <= set(docker.split(" -e ")) and "abc" not in docker
+    assert docker.endswith(" --entrypoint hf IMAGE download org/m --revision main --local-dir /root/m1")
 
 
 def test_a_repository_of_many_files_is_queried_in_arguments_that_linux_takes() -> None:

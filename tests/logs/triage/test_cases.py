@@ -3,14 +3,11 @@
 A case is a log below a head of lines `#: key value`: `cause`, `verdict`, `line` (a part of the line to be blamed,
 none where nothing failed), `why` (what the case is about), and `exit` where the job's exit code belongs to it.
 
-The rest of each answer is in answers.json. `CI_TASKS_WRITE_ANSWERS=1 pytest tests/logs/triage/test_cases.py` writes it
-anew: read the difference before you commit it.
+The rest of each answer is in answers.json, a golden file.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +18,12 @@ from ci_tasks.agent.codec import encode
 from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.logs.triage.rules import shipped
 from ci_tasks.records import Triage
+from tests.parts.golden import golden_value
 
 DIRECTORY = Path(__file__).parent / "cases"
 NAMES = sorted(path.stem for path in DIRECTORY.glob("*.log"))
 MARK = b"#: "
 KEYS = {"cause", "verdict", "line", "why", "exit"}
-ANSWERS = DIRECTORY.with_name("answers.json")
 
 
 @dataclass(frozen=True)
@@ -53,21 +50,6 @@ def read(name: str) -> Case:
     return Case(head["cause"], head["verdict"], text, head["why"], head.get("line", ""), exit_code)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_log_is_understood(name: str) -> None:
-    case = read(name)
-    assert case.line.encode() in case.log, f"{case.line!r} is not in it"
-    got = triage([case.log], exit_code=case.exit)
-    assert case.line in got.line and bool(case.line) == bool(got.line), f"{case.why}: {got}"
-    assert (got.cause, got.verdict) == (case.cause, case.verdict), f"{case.why}: {got}"
-    if got.line_no is None:
-        assert got.line == "" and not got.context
-        return
-    blamed = case.log.split(b"\n")[got.line_no - 1].replace(b"\x1b[1m", b"").replace(b"\x1b[0m", b"")
-    assert got.line.encode() in blamed
-    assert got.line in got.context or got.cause == "unknown"
-
-
 def answer(got: Triage) -> dict[str, Any]:
     """All of it; of candidates where and how sure, of the context which lines."""
     others = [f"{one.cause} {one.verdict} {one.line_no} {one.rule} {one.confidence:.4f}" for one in got.candidates]
@@ -76,11 +58,20 @@ def answer(got: Triage) -> dict[str, Any]:
     return {**encode(got, versioned=False, compact=True), **known}
 
 
-def test_the_whole_answers_are_as_they_were() -> None:
-    answers = {name: answer(triage([read(name).log], exit_code=read(name).exit)) for name in NAMES}
-    if os.environ.get("CI_TASKS_WRITE_ANSWERS"):
-        ANSWERS.write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert answers == json.loads(ANSWERS.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", NAMES)
+def test_a_log_is_understood(name: str) -> None:
+    case = read(name)
+    assert case.line.encode() in case.log, f"{case.line!r} is not in it"
+    got = triage([case.log], exit_code=case.exit)
+    assert case.line in got.line and bool(case.line) == bool(got.line), f"{case.why}: {got}"
+    assert (got.cause, got.verdict) == (case.cause, case.verdict), f"{case.why}: {got}"
+    assert golden_value(DIRECTORY.with_name("answers.json"), name, answer(got)) == answer(got)
+    if got.line_no is None:
+        assert got.line == "" and not got.context
+        return
+    blamed = case.log.split(b"\n")[got.line_no - 1].replace(b"\x1b[1m", b"").replace(b"\x1b[0m", b"")
+    assert got.line.encode() in blamed
+    assert got.line in got.context or got.cause == "unknown"
 
 
 def test_every_cause_of_the_rules_has_a_case() -> None:

@@ -44,7 +44,7 @@ def test_all_failed_jobs_are_listed_alike_ones_once(tmp_path: Path, capsys: pyte
     (tmp_path / "a.zip").write_bytes(zipped({"0_a.txt": OOM, "0_b.txt": OOM, "0_c.txt": b"no space left on device"}))
     assert run_command("triage", log=str(tmp_path / "a.zip"), json=True) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["cause"] == "cuda_oom"
+    assert found["cause"] == "cuda_oom" and "version" not in found
     assert {name: how.partition(",")[0] for name, how in found["jobs"].items()} == {"a, b": "failed", "c": "blocked"}
 
 
