@@ -139,7 +139,7 @@ SCREENS: dict[str, Callable[[int], list[str]]] = {
     "live-hosts-colour": lambda width: live(width, colour=True, hosts=HOSTS),
 }  # fmt: skip
 
-FILES = {
+FILES: dict[str, Callable[[], str]] = {
     "summary.md": test_markdown.summary, "junit.xml": test_junit.whole_file, "brief.md": test_brief.both,
     "page.html": lambda: test_page.failed_and_passed()[0],
 }  # fmt: skip

@@ -11,6 +11,10 @@ from ci_tasks.agent.nvidia_smi import read_gpu_samples
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.records import GpuPeaks, GpuUse
 from ci_tasks.results.gpu_samples import gpu_use, own_samples, since
+from tests.parts.golden import Golden
+
+whole = (kept := Golden(Path(__file__).parent / "data/uses.json")).fixture()
+gpu_use = kept.of(gpu_use)
 
 START = 1_790_937_060.0  # 10:31:00 UTC
 GIB = 1024

@@ -14,7 +14,7 @@ import pytest
 from ci_tasks.agent import processes
 from ci_tasks.agent.records import Plan, State, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
-from ci_tasks.agent.slurm.jobs import CancelError
+from ci_tasks.agent.slurm import CancelError
 from ci_tasks.config import read
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.runs import RemoteRun, RunMirror, RunState
@@ -95,7 +95,7 @@ def test_the_command_of_another_user_is_named_and_left(tmp_path: Path, monkeypat
 
 
 def test_a_run_of_this_machine_is_cancelled_here(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach.cleanup, "cancel", cancelled := mock.Mock(side_effect=CancelError))
+    monkeypatch.setattr("ci_tasks.agent.slurm.cancel", cancelled := mock.Mock(side_effect=CancelError))
     AttachedRun("b.01", run).cancel()
     cancelled.assert_called_once_with(run.path)
 

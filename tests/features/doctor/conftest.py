@@ -10,6 +10,14 @@ import pytest
 from ci_tasks.agent.records import QueryAnswer
 from ci_tasks.features.doctor.check_results import Check, CheckResult
 from ci_tasks.features.doctor.command import finished
+from tests.parts.golden import Golden
+
+HERE = (
+    "test_the_script_measures_a_place_where_it_will_be_in_the_hosts_own_home",
+    "test_a_lock_on_this_machine_is_found_with_its_holder",
+)
+whole = (kept := Golden(Path(__file__).parent / "data/results.json", HERE)).fixture()
+finished = kept.of(finished)
 
 DATA = Path(__file__).parent / "data"
 Read = Callable[[Check, Mapping[str, QueryAnswer]], list[CheckResult]]

@@ -39,8 +39,6 @@ PROGRAMS = [
 def test_programs_are_there_and_new_enough(read: Any, program: str, answer: Answer, status: str) -> None:
     results = {result.topic: result for result in read(basics.programs(), {**GOOD, program: answer})}
     assert {topic: result.status for topic, result in results.items()} == {**dict.fromkeys(GOOD, OK), program: status}
-    assert bool(results[program].next_step) is (status == FAULT)
-    assert ("zlib" in results[program].text) is ("zlib" in answer.err)
 
 
 CLOCKS = [

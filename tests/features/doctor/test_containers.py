@@ -47,7 +47,6 @@ DEAD_RUNTIMES = [
 def test_a_runtime_that_does_not_answer_well_is_one_fault(read: Any, runtime: str, answer: Answer, step: str) -> None:
     [result] = read(containers(HostSpec("h", runtime=runtime, gpus=0), (IMAGE,)), {"container": answer})
     assert (result.status, step in result.next_step) == ("fault", True), result
-    assert f"{runtime} (" in result.text, "in plan's words"
 
 
 TOOLKIT = Answer(0, "NVIDIA Container Toolkit CLI version 1.17.8\ncommit: f202b80a\n")
@@ -111,4 +110,3 @@ def test_apptainer_and_pyxis(read: Any, runtime: str, answer: Answer, status: st
     host = HostSpec("h", kind="slurm" if runtime == "pyxis" else "ssh", address="a", runtime=runtime)
     [result] = read(containers(host, ()), {"container": answer})
     assert (result.topic, result.status, result.text.startswith(text)) == (runtime, status, True), result
-    assert bool(result.next_step) is (status == "fault")

@@ -130,7 +130,6 @@ def test_one_readable_log_is_enough(
     results = read(gpus(HostSpec("h")), {**answers, "dmesg": ring, "journal": journal})
     [result] = [result for result in results if result.topic == "Xid"]
     assert result.status == status
-    assert bool(result.next_step) == (status == "unknown")
 
 
 def test_memory_and_locks_are_reported_by_gpu_with_their_processes(read: Any, answers: dict[str, QueryAnswer]) -> None:
@@ -146,7 +145,6 @@ def test_memory_and_locks_are_reported_by_gpu_with_their_processes(read: Any, an
         ("ok", "GPU 5: no memory in use, its lock held by pid 900 (python3) of root"),
         ("warning", "GPU 6: 32 GiB of its memory held by a process that nvidia-smi does not show, without a lock"),
     ]
-    assert "pid 4711 (python3) of a-user-of-the-box" in next(r.next_step for r in results if "GPU 2" in r.text)
 
 
 def test_a_lock_on_this_machine_is_found_with_its_holder(

@@ -16,6 +16,10 @@ from ci_tasks.workflow.reader import read
 from ci_tasks.workflow.suite import ChangedRule
 from tests.parts.cases import named
 from tests.parts.entries import describe
+from tests.parts.golden import Golden
+
+whole = (kept := Golden(Path(__file__).parent / "findings.json")).fixture()
+lint = kept.of(lint)
 
 PATH = ".github/workflows/pr-test.yml"
 RUNS = 'if __name__ == "__main__":\n    main()\n'

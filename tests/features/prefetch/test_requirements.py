@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,11 @@ from ci_tasks.features.prefetch.requirements import (
     requirements_of,
 )
 from ci_tasks.features.recorder.syntax import Recording, commands_in
+from tests.parts.golden import Golden
+
+whole = (kept := Golden(Path(__file__).parent / "requirements.json")).fixture()
+requirements_of = kept.of(requirements_of)
+downloaded_by_command = kept.of(downloaded_by_command)
 
 HEAD = "import slime.utils.external_utils.command_utils as U\nMODEL_NAME = 'Qwen3-4B'\n"
 CACHE = "~/.cache/huggingface/hub"

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench.verl_altered import IN_BRIDGE, PLACES, raised
 from ci_tasks.features.verl.judge.attribution import CHANGE, ENVIRONMENT, UNCLEAR, attribute, stage_of_check
 from ci_tasks.features.verl.judge.training_log import TrainingFailure, read_run
+from tests.parts.golden import Golden
+
+whole = (kept := Golden(Path(__file__).parent / "attributions.json")).fixture()
+attribute = kept.of(attribute)
+stage_of_check = kept.of(stage_of_check)
 
 OWNERS = {"Blocked": ENVIRONMENT, "Fail": CHANGE, "Not proven": UNCLEAR}
 

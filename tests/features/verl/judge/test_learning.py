@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,10 @@ from bench.verl_learning import against, alone
 from ci_tasks.features.verl.judge.learning import ERROR, learning
 from ci_tasks.features.verl.judge.records import CONTRADICTED, NOT_SEEN, SHOWN, Criterion
 from tests.features.verl.judge.conftest import metrics as usual
+from tests.parts.golden import Golden
+
+whole = (kept := Golden(Path(__file__).parent / "learning.json")).fixture()
+learning = kept.of(learning)
 
 STEPS = 20
 Row = dict[str, float]
