@@ -67,7 +67,7 @@ def source_coverage(
     snapshot = take_snapshot(source.path, make_home() / "sync" / "lint", rev=source.rev)
     commands = {id: _test_commands(job) for id, job in source.workflow.jobs.items()}
     name = "the embedded sample" if source.sample else event_context(source, secrets=()).repository
-    at = f" at {snapshot.checkout.commit[:7]}" if snapshot.checkout.commit and not source.sample else ""
+    at = "" if source.sample or not (head := snapshot.checkout.head or snapshot.checkout.commit) else f" at {head[:7]}"
     changed = " with local changes" if at and snapshot.checkout.dirty and source.rev is None else ""
     recorder = open_recorder(source.path, snapshot.read_file, HELPERS, rev=source.rev, execute=record, say=say)
 

@@ -47,10 +47,7 @@ def test_a_revision_is_read_from_git_and_compared_with_the_working_tree(reposito
     changed = difference(before, now)
     assert (changed.lost, changed.gained) == (("PPO",), ("GSPO",))
     commit = git.git(repository, "rev-parse", "HEAD")[:7]
-    assert [now.checkout, before.checkout] == [
-        f"THUDM/slime at {commit} with local changes",
-        f"THUDM/slime at {commit}",
-    ]
+    assert (before.checkout, now.checkout) == (at := f"owner/repository at {commit}", f"{at} with local changes")
 
 
 def test_nothing_is_executed_unless_it_is_to_be_recorded(repository: Path) -> None:

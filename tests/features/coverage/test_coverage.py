@@ -79,8 +79,7 @@ def covered(
 
 def test_rows_of_one_test_are_one_entry_with_a_mode_each() -> None:
     coverage = covered(ROWS)
-    first = coverage.labels[0]
-    (entry,) = first.tests
+    (entry,) = coverage.labels[0].tests
     assert "is run 2 ways:\n\n- `no arguments`\n- `--async-save`: async save\n" in coverage_report(coverage)
     assert entry.coverage == ("Some-1B dense", "PPO", "colocated", "offload/onload", "async save")
 
