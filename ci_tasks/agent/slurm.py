@@ -478,7 +478,7 @@ def _end(paths: RunDir) -> Tuple[List[str], RootContainer]:
     status, containers = rd.read_status_if_readable(paths), RunContainers(paths.path, thorough=True)
     plan, job = containers.plan, read(paths.path)
     with suppress(OSError, ValueError, CancelError):
-        cancel(paths.path, kill=job is not None)
+        cancel(paths.path, kill=True)
         if job is not None and job.id and not status.concluded:
             _wait_while(lambda: may_run([job.id])[job.id], _SLURM_SECONDS, poll_seconds=0.5)
     _wait_while(lambda: processes.alive(status), plan.grace_seconds + CLEANUP_SECONDS)

@@ -81,8 +81,7 @@ def test_an_agent_on_a_node_that_was_thought_dead_gives_way(batch: Any) -> None:
 def test_secrets_reach_the_job_and_are_gone_with_its_end(batch: Any) -> None:
     run_directory.write_record(run_directory.RunDir(str(batch.path)).secrets, Secrets({"TOKEN": "a-value-to-hide"}))
     batch.write('[ "$TOKEN" = a-value-to-hide ] && echo has $TOKEN\n', secrets=["TOKEN"])
-    assert batch.batch().returncode == 0
-    assert batch.log() == b"has ***\n"
+    assert (batch.batch().returncode, batch.log()) == (0, b"has ***\n")
     secrets = subprocess.run(
         ["grep", "-rl", "a-value-to-hide", "--exclude=run.sh", str(batch.path)], capture_output=True
     )

@@ -35,8 +35,7 @@ def test_the_run_goes_on_when_its_client_is_killed_right_after_the_start(run: Ru
     os.killpg(client.pid, signal.SIGKILL)  # bash goes on after a ^C that the starter did not die of
     client.wait()
     (run.path / "go").touch()
-    assert run.ended().exit_code == 0
-    assert run.log() == b"survived\n"
+    assert (run.ended().exit_code, run.log()) == (0, b"survived\n")
 
 
 def test_the_agent_holds_nothing_of_its_caller(run: Run, until: Until, tmp_path: Path) -> None:

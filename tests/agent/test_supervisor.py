@@ -50,8 +50,7 @@ def test_the_log_holds_exactly_the_bytes_that_the_job_wrote(run: Run, written: b
     (run.path / "source").write_bytes(written)
     status = run.start('cat "$CI_TASKS_RUN_DIR/source"').ended()
     assert run.log() == written
-    assert status.log_bytes == len(written)
-    assert status.log_sha256 == hashlib.sha256(written).hexdigest()
+    assert (status.log_bytes, status.log_sha256) == (len(written), hashlib.sha256(written).hexdigest())
     assert status.log_error is None
 
 
@@ -81,8 +80,7 @@ def test_a_signal_that_the_caller_ignores_is_not_ignored_in_the_job(run: Run, na
         ["bash", "-c", f'trap \'\' {name} CHLD; exec "$0" "$@"', *run.words("start")],
         check=True,
     )
-    assert run.ended().exit_code == 0
-    assert run.log() == b"trapped\nafter\n"
+    assert (run.ended().exit_code, run.log()) == (0, b"trapped\nafter\n")
 
 
 # -- status and events -----------------------------------------------------------------------------------------------

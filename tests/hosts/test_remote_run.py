@@ -114,8 +114,7 @@ def test_artifacts_and_small_files_are_masked_by_content_and_name(run: RunDir, t
     Path(host.artifacts, f"{SECRET}.txt").write_text(SECRET)
     Path(host.events).write_text(f"{SECRET}\n")
     fetch(run, host)
-    assert Path(run.events).read_text() == "***\n"
-    assert Path(run.artifacts, "***.txt").read_text() == "***"
+    assert (Path(run.events).read_text(), Path(run.artifacts, "***.txt").read_text()) == ("***\n", "***")
     assert not [path for path in Path(run.path).rglob("*") if SECRET in path.name]
 
 

@@ -99,6 +99,12 @@ class _Preceded(PipeLink):
         return super().open(self._before + command)
 
 
+def test_one_process_at_a_time_writes_the_files_of_a_run(tmp_path: Path) -> None:
+    held = runs.lock_mirror(RunDir(str(tmp_path)))
+    assert held is not None and runs.lock_mirror(RunDir(str(tmp_path))) is None
+    held.close()
+
+
 def test_a_connection_that_is_closed_while_the_agent_is_sent_hangs_up(tmp_path: Path) -> None:
     """The command at its other end lives as long as the socket, and would get heartbeats."""
     ours, theirs = socket.socketpair()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,7 @@ def test_a_run_without_a_record_is_what_its_directory_says(
 
 
 def test_a_run_that_could_not_begin_says_so(run: RunDir) -> None:
+    shutil.rmtree(run.path)  # a job on this machine may take it away
     judged = record_not_started(run, "blocked", "no GPU")
     assert (judged.status, judged.reason, judged.exit_code) == ("blocked", "no GPU", None)
     assert load_record(run) == judged
