@@ -54,8 +54,7 @@ def test_a_job_that_was_requeued_starts_over_on_the_same_record(batch: Any) -> N
     batch.write(
         "mkdir -p artifacts; echo x >> seen; n=$(wc -l < seen); touch artifacts/$n; echo begun; [ $n = 2 ] || kill $$\n"
     )
-    assert batch.batch().returncode == 143
-    assert batch.batch(SLURM_RESTART_COUNT="1").returncode == 0
+    assert (batch.batch().returncode, batch.batch(SLURM_RESTART_COUNT="1").returncode) == (143, 0)
     again = b"ci-tasks: Slurm started the job again (requeue 1), on gpu1; it starts over in a new checkout\n"
     assert batch.log() == b"begun\n" + again + b"begun\n"
     status = batch.status()

@@ -53,8 +53,7 @@ def test_the_jobs_environment_is_the_machines_and_the_plans_not_the_callers(run:
     assert {name: got[name] for name in MACHINES} == {**MACHINES, "LC_ALL": "C"}
     assert (got["TEAM_CACHE"], got["WANDB_API_KEY"]) == ("/cache dir", "key")
     assert "ABSENT" not in got
-    assert got["PATH"] == os.environ["PATH"]
-    assert got["CI_TASKS_RUN_DIR"] == str(run.path)
+    assert (got["PATH"], got["CI_TASKS_RUN_DIR"]) == (os.environ["PATH"], str(run.path))
     assert {*MACHINES} - {"HOME", "LC_ALL"} <= set(run.status().shell)
     assert not {"HOME", "LC_ALL", "PATH", "WANDB_API_KEY", *CALLERS} & set(run.status().shell)
 

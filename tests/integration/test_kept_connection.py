@@ -114,8 +114,7 @@ def test_one_that_died_is_made_again(box: SSHServer, place: Path, what: str) -> 
         box.stop()
         box.restart()
     stream.settimeout(WAIT_S)
-    assert output(stream) == b""
-    assert output(mux.MuxTransport(place, "box").open("echo again")) == b"again\n"
+    assert (output(stream), output(mux.MuxTransport(place, "box").open("echo again"))) == (b"", b"again\n")
 
 
 def test_what_keeps_a_connection_from_being_made_is_said_and_nothing_is_kept(sshd: Sshd, place: Path) -> None:
@@ -167,8 +166,7 @@ def test_a_process_that_was_stopped_keeps_nobody_from_their_host(
     (stopped,) = mux.kept_connections()
     os.kill(stopped.pid, signal.SIGSTOP)
     try:
-        assert near("echo here") == "here\n"
-        assert near("echo kept again") == "kept again\n"
+        assert (near("echo here"), near("echo kept again")) == ("here\n", "kept again\n")
         assert stopped.pid not in [connection.pid for connection in mux.kept_connections()]
     finally:
         os.kill(stopped.pid, signal.SIGCONT)

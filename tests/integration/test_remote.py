@@ -186,8 +186,7 @@ def test_a_plan_for_a_host_runs_by_hand_there_and_clean_removes_it(far: Far) -> 
     assert command.startswith(f"bash {far.there}/runs/"), said.err
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=far.directory)
     assert (done.returncode, WRITTEN in done.stdout) == (0, True), done.stdout + done.stderr
-    assert far.person.ci_tasks("clean", "--host", "box", "--all").code == 0
-    assert far.left() == []
+    assert (far.person.ci_tasks("clean", "--host", "box", "--all").code, far.left()) == (0, [])
     far.box.stop()  # a plan for a host that is away is shown all the same
     said = far.person.ci_tasks(*plan)
     assert (said.code, "no script to run by hand on box" in said.err) == (0, True), said.out + said.err

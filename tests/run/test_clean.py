@@ -1,4 +1,4 @@
-"""Why `clean` leaves a run where it is."""
+"""Why `clean` leaves a run where it is, and what `ci_tasks.agent.slurm` and its `workspace` remove of one."""
 
 from __future__ import annotations
 
@@ -67,10 +67,17 @@ def test_what_was_kept_stays_however_old_it_is(home: Path) -> None:
     run.mkdir(parents=True)
     write_json(str(run / "plan.json"), {"id": "b.01"})
     info = RunSummary(str(run), "ended", kept=True, ended_at=1.0)
-    assert [_cleaned_here(info, False, 0.0, everything)[0][:7] for everything in (False, True)] == [
-        "kept fo",
-        "removed",
-    ]
+    kept = "kept for `shell`; --all removes it"
+    assert [_cleaned_here(info, False, 0.0, everything)[0] for everything in (False, True)] == [kept, "removed"]
+
+
+def test_the_venv_of_install_steps_goes_once_no_command_uses_it(home: Path) -> None:
+    setup = home / "runs/b/environments/abc"
+    (setup / "venv").mkdir(parents=True)
+    write_json(str(setup / "plan.json"), {"id": "b.abc"})
+    info = RunSummary(str(setup), "ended", ended_at=1.0)
+    assert [_cleaned_here(info, used, None, False)[0] for used in (True, False)] == ["", "its venv was removed"]
+    assert not (setup / "venv").exists() and (setup / "plan.json").exists()
 
 
 def test_a_run_whose_plan_cannot_be_read_is_named(home: Path) -> None:

@@ -1,5 +1,5 @@
 """Rows that another job's outputs decide: that job is run here only for a person who asks for it. And which checkout is
-meant where none is named."""
+meant where none is named. That they upload artifacts is seen in `ci_tasks.workflow.rows`."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_cis_history_comes_before_any_run_and_needs_a_repository_on_github(
 def test_what_cannot_be_compared_is_refused(source: CheckoutSource) -> None:
     file = source.path / ".github/workflows/pr-test.yml"
     file.write_text(workflow("c.py", "b.py"))
-    with pytest.raises(UsageError, match="has no row c of label quick"):
+    with pytest.raises(UsageError, match=r"^the base \w{12} has no row c of label quick: nothing to compare it with\n"):
         compared(source, Script(), "c")
     file.write_text(workflow())
     with pytest.raises(UsageError, match="label quick has no row: its `if:` is false"):
