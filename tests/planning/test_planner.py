@@ -1,4 +1,5 @@
-"""A workflow's row on a host → its plan: what differs from CI, what is shared, what stays secret; and a retry."""
+"""A workflow's row on a host → its plan: what differs from CI, what is shared, what stays secret; and a retry.
+Its values are those of `ci_tasks.workflow.expressions`, `ci_tasks.workflow.values` and `ci_tasks.workflow.runner`."""
 
 from __future__ import annotations
 

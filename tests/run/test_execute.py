@@ -1,5 +1,6 @@
 """The rows of a command over several hosts: where each goes, what becomes of it when it or its host goes wrong, and
-what ^C leaves. The execution is the real one; the hosts are played."""
+what ^C leaves. The execution is the real one; the hosts are played. What is
+remembered of the runs is `ci_tasks.results.index`'s."""
 
 from __future__ import annotations
 

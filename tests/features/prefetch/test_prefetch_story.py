@@ -1,4 +1,5 @@
-"""The story of `prefetch` on this machine, with a hub and a checkout of the test's own. `hf` is the real one."""
+"""The story of `prefetch` on this machine, with a hub and a checkout of the test's own. `hf` is the real one.
+What a row's host is sent and asked, and what goes at its end, is `ci_tasks.hosts.executor`'s."""
 
 from __future__ import annotations
 

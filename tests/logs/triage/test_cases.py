@@ -1,4 +1,4 @@
-"""Whole logs in cases/, each with what its triage has to say.
+"""Whole logs in cases/, each with what its triage has to say: `ci_tasks.logs.lines` and `ci_tasks.logs.causes`, too.
 
 A case is a log below a head of lines `#: key value`: `cause`, `verdict`, `line` (a part of the line to be blamed,
 none where nothing failed), `why` (what the case is about), and `exit` where the job's exit code belongs to it.
