@@ -126,6 +126,8 @@ def test_a_run_that_is_cancelled_before_it_starts_never_does(open_client: Callab
     path, run = plan_of(client)
     made = Request("create", path, plan=Plan(id="batch.01"), script=f"touch {shlex.quote(str(client.home))}/ran\n")
     client.ask(made)
+    with pytest.raises(RequestRefused, match="the run has not started"):
+        client.ask(Request("look", path, look="a1"))
     open_client().ask(Request("cancel", path))
     client.ask(replace(made, start=True))
     client.post(Request("follow", path))

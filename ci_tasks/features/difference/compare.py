@@ -85,7 +85,7 @@ class RunSide:
         own = [(record.id, "RUN"), (record.id.rpartition(".")[0], "RUN")]
         own += [(self.plan.workspace, "WORKSPACE")] if self.plan else []
         commits = (checkout.commit, checkout.head) if checkout else ()
-        own += [(commit[:length], "COMMIT") for commit in commits for length in (40, 7)]
+        own += [(text, "COMMIT") for commit in commits for text in (commit, commit[:7])]
         found = dict(values)
         for text, name in own:
             found = {key: value.replace(text, name) if text else value for key, value in found.items()}
