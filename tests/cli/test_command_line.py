@@ -32,6 +32,7 @@ WRONG = {
     "run ckpt --repo a --repo b": ("run: --repo is given twice\n", "`ci-tasks run --help`"),
     "remote ckpt --host": ("--host needs a value", "`--host=VALUE`"),
     "remote ckpt --host --only x": ("--host needs a value", "`--host=VALUE`"),
+    "run ckpt --json --events -": ("--json and --events - cannot be combined: both would be on standard output\n", ""),
     "remote ckpt --host sim --jobs 0": ("--jobs takes a whole number of rows, not '0'", "for example --jobs 4"),
     "--print-completion-script bsh": ("invalid value 'bsh' for --print-completion-script", "valid: bash, zsh"),
     "clean --all=false": ("clean: --all takes no value, not 'false'\n", "`ci-tasks clean --help`"),

@@ -21,6 +21,7 @@ from tests.parts.golden import Golden
 
 whole = (kept := Golden(Path(__file__).parent / "differences.json")).fixture()
 compare_runs = kept.of(compare_runs)
+text = kept.of(text)
 
 
 def pulled(digest: str) -> tuple[ContainerState, ...]:
@@ -122,7 +123,6 @@ def test_metrics_diverge_at_a_step(
 ) -> None:
     first, second = (Side(points=tuple(points)) for points in (old, new))
     result = compare_runs(first, second)
-    assert [each.step for each in result.outputs] == ([] if step is None else [step])
     assert any(f"reward from step {step}" in line for line in text(first, second, result)) is (step is not None)
 
 
