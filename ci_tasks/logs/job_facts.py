@@ -79,8 +79,7 @@ class RecoveredJob:
 
     @property
     def takes_gpus(self) -> bool:
-        scripts = " ".join(step.script for step in self.steps)
-        return bool(self.gpu_models) or "--gpus" in scripts or "gpu_lock_exec" in scripts
+        return bool(self.gpu_models) or any(re.search("--gpus|gpu_lock_exec", step.script) for step in self.steps)
 
     @property
     def scripts(self) -> tuple[RecoveredStep, ...]:

@@ -1,5 +1,6 @@
-"""Golden files: what was once read and found right. `CI_TASKS_WRITE_GOLDEN=1 pytest FILE` writes them anew: read the
-difference before you commit it."""
+"""Golden files: what functions returned when the file was written. They show a change, not that the values were right:
+a test's own assertions do that. `CI_TASKS_WRITE_GOLDEN=1 pytest FILE` writes them: read the difference before you
+commit it."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def golden_value(file: Path, key: str, shown: Any) -> Any:
     known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if os.environ.get("CI_TASKS_WRITE_GOLDEN"):
         known[key] = shown
-        lines = (f"{json.dumps(each)}: {json.dumps(known[each], ensure_ascii=False)}" for each in sorted(known))
-        file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        text = json.dumps({each: known[each] for each in sorted(known)}, ensure_ascii=False, indent=1)
+        file.write_text(text + "\n", encoding="utf-8")
     return known.get(key)
 
 

@@ -1,11 +1,9 @@
-"""A workflow's row on a host → its plan: what differs from CI, what is shared, what stays secret; and a retry.
-Its values are those of `ci_tasks.workflow.expressions`, `ci_tasks.workflow.values` and `ci_tasks.workflow.runner`."""
+"""A workflow's row on a host → its plan: what differs from CI, what is shared, what stays secret; and a retry."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +20,6 @@ from ci_tasks.workflow.model import Row, Workflow
 from ci_tasks.workflow.reader import read, read_with_called
 from tests.parts.cases import cases
 from tests.parts.entries import describe
-from tests.parts.golden import Golden
 
 CASES = cases("planning/data/planner.yaml")
 
@@ -35,10 +32,6 @@ SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
 BOTH = ["code", "PYTEST_ADDOPTS", "timeout"]
 IN_DOCKER = ["name", "labels", "init", "env", "volumes"]
 IN_PODMAN = ["container", "name", "labels", "init", "env", "volumes", "runtime", "capabilities"]
-
-whole = (kept := Golden(Path(__file__).parent / "data/plans.json")).fixture()
-make_plan = kept.of(make_plan)
-retry_plan = kept.of(retry_plan)
 
 STEPS = "    steps:\n      - name: Run\n        run: pytest\n"
 MATRIX = "    strategy: {matrix: {info: [{num_gpus: 2, test_file: a.py}, {num_gpus: 0, test_file: b.py}]}}\n"
@@ -97,6 +90,7 @@ def test_a_plan_lists_how_the_container_will_differ(runtime: str, listed: list[s
     body = MATRIX + "    steps:\n      - run: docker run --rm --gpus all -v /ci:/d some/image x\n"
     planned = plan(workflow(body), HostSpec("box", runtime=runtime, mounts={"/ci": "/here"}, env={"HF_HOME": "/cache"}))
     assert set(listed) <= set(whats(planned)) and whats(planned).count("container") <= 1
+    assert deviation(planned, "host env").here == "HF_HOME"
 
 
 @pytest.mark.parametrize(
@@ -238,6 +232,7 @@ def test_a_plan_holds_names_of_secrets_and_never_a_mark() -> None:
     assert [name for name in planned.secrets if name != "GITHUB_TOKEN"] == ["WANDB_KEY", "HF_TOKEN", "HOST_TOKEN"]
     text = to_json(planned)
     assert "\\u0002" not in text and "script" not in encode(planned)
+    assert planned.env == {"WANDB": "<secret WANDB_KEY>"}
     assert 'export WANDB="${WANDB_KEY:-}"' in planned.script
 
 
@@ -251,6 +246,7 @@ def test_rows_share_the_leading_steps_that_are_the_same() -> None:
     assert first.plan.setup is not None and first.plan.setup.startswith("/envs/j-")
     other = draft(parsed, host=replace(BARE, name="h100b")).setup
     assert other is not None and other.id != first.setup.id, "both logs are kept side by side here"
+    assert first.plan.workspace == f"{first.plan.setup}/workspace"
     assert not first.setup.install.texts and "agent.pyz" not in first.setup.script, "without a store nothing is kept"
     assert "pip install x" in first.setup.script and "pip install x" not in first.plan.script
     assert "python a.py" in first.plan.script and "python b.py" in second.plan.script
@@ -360,6 +356,7 @@ def test_another_image_takes_the_place_of_cis() -> None:
     job = "    container: {image: a/b}\n" + STEPS
     planned = plan(workflow(job), DOCKER, place=replace(PLACE, image="a/b@sha256:0"))
     assert planned.container is not None and planned.container.image == {"a/b": "a/b@sha256:0"}
+    assert planned.image == "a/b", "what CI runs in stays on record"
 
 
 def test_a_jobs_container_and_its_words() -> None:
@@ -370,8 +367,8 @@ def test_a_jobs_container_and_its_words() -> None:
       volumes: ["/mnt/x:/x"]
 """
     planned = plan(workflow(body + STEPS))
-    arguments = "docker run --rm --gpus 2 --name 'a b' -v /mnt/x:/x -v"
-    assert arguments in planned.script and "--entrypoint bash repo/image:main " in planned.script
+    arguments, image = "docker run --rm --gpus 2 --name 'a b' -v /mnt/x:/x -v", "repo/image:main"
+    assert planned.image == image and arguments in planned.script and f"--entrypoint bash {image} " in planned.script
     assert f"export A={CHECKOUT.commit}" in planned.script
 
 
@@ -441,6 +438,10 @@ def test_it_runs_the_same_script_with_the_new_commit_in_the_oldest_workspace_aft
     assert second.script.count("_first=") == 1
     assert "\n_first=3 _kept=/h/x _before=/h/y\n" in second.script
     assert f"GITHUB_SHA={'c' * 40}" in first.script
+    assert second.retry == Retry(("/h/x", "/h/y"), 3, NEW.commit, NEW.tree)
+    assert (second.workspace, second.secrets) == ("/h/x/workspace", ("KEY",))
+    assert (second.retry_of, second.keep) == ("Y.01", True)
+    assert [item.here for item in second.deviations if item.what == "retried"] == ["steps 3.. of run Y.01"]
 
 
 def test_its_containers_are_its_own() -> None:
@@ -451,6 +452,9 @@ def test_its_containers_are_its_own() -> None:
         replace(BEFORE, container=rules), id="Y.01", run_dir="/h/y", earlier_dir="/h/x", step=2, checkout=NEW
     )
     assert plan.container is not None
+    assert plan.container.labels == {"ci-tasks.run": "Y.01", "ci-tasks.dir": "/h/y"}
+    assert (plan.container.env["CI_TASKS_RUN_DIR"], plan.container.env["A"]) == ("/h/y", "1")
+    assert plan.container.volumes == ("/h/y/artifacts",)
 
 
 def test_rows_of_a_called_workflow_share_install_steps_only_with_those_of_the_same_call() -> None:

@@ -6,7 +6,6 @@ import json
 import pprint
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +17,6 @@ from ci_tasks.features.verl.judge.training_log import read_run
 from ci_tasks.features.verl.judge.training_run import HOOK, LevelContext, LevelRun, asked_settings
 from ci_tasks.features.verl.judge.verdict import summarize
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
-from tests.parts.golden import Golden
-
-whole = (kept := Golden(Path(__file__).parent / "summaries.json")).fixture()
-summarize = kept.of(summarize)
 
 ROOT = "/src/Megatron-Bridge"
 BRIDGE = f"{ROOT}/src/megatron/bridge/__init__.py"

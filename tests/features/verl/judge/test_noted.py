@@ -63,6 +63,8 @@ def test_a_silent_log_passes_on_what_the_hook_noted(writer: Writer) -> None:
     places = {criterion.name: (criterion.evidence, criterion.place) for criterion in summary.criteria[0].criteria}
     lora = "8,192 of 73,728 parameters are trainable, 16 LoRALinear"
     assert places["LoRA with trainable parameters"] == (lora, "rank 0 (pid 90)")
+    assert places["model wrapper"] == ("DDP", "rank 0 (pid 90)")
+    assert places["non-vanilla Bridge"][0].endswith("; built by GPTModelProvider")
 
 
 BUILT: list[tuple[dict[str, Any], str, str]] = [

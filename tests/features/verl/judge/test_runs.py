@@ -75,6 +75,9 @@ def test_another_import_path_in_the_worker_alone_stops_the_run(path: str, said: 
     summary = writer.ran(asked(1), *edits, preflight={"import_worker": f"{said}: {path}"}, ended=FAILED)
     assert (summary.result, summary.sentence.endswith(NO_EVIDENCE)) == ("Blocked", True)
     assert lines(summary)[IMPORT] == f"Fail - not under {ROOT}/src: Ray worker: {path}; driver: {BRIDGE}"
+    stopped = "stopped: megatron.bridge is not the local checkout's, so nothing that ran is evidence"
+    assert lines(summary)[BACKEND] == f"Skipped - LoRA + DDP: {stopped}"
+    assert lines(summary)[VARIANTS] == f"Skipped - save/resume: {stopped}"
     assert "runtime_env.env_vars.PYTHONPATH" in summary.follow_ups[0]
 
 
@@ -86,6 +89,7 @@ def test_a_ray_cluster_with_a_stale_path_makes_whatever_ran_no_evidence(exit_cod
     why = f"not under {ROOT}/src: line {writer.line('/old/src')} of level 0: /old/src"
     assert (summary.result, summary.sentence.endswith(NO_EVIDENCE)) == ("Blocked", True)
     assert lines(summary)[IMPORT] == f"Fail - {why}; driver: {BRIDGE}; Ray worker: {BRIDGE}"
+    assert lines(summary)[BACKEND].startswith("Skipped - LoRA + DDP: stopped: ")
 
 
 def without(*words: str) -> dict[str, Any]:
@@ -168,6 +172,8 @@ def test_a_preflight_that_does_not_pass_blocks_and_skips_the_run(text: str, writ
     why = f"model: {text.split(': ', 1)[1]}"
     summary = writer.ran(asked(3), None, preflight={"model": text}, ended=FAILED)
     assert (summary.result, summary.sentence) == ("Blocked", f"{why}{NO_EVIDENCE}")
+    assert lines(summary)[BACKEND] == f"Skipped - LoRA + DDP: not run: {why}"
+    assert lines(summary)[VARIANTS] == f"Skipped - Megatron-FSDP: not run: {why}"
 
 
 def test_a_resume_with_another_rollout_passes_with_a_limitation_and_one_with_other_tensors_does_not(
@@ -179,6 +185,7 @@ def test_a_resume_with_another_rollout_passes_with_a_limitation_and_one_with_oth
     rollout, tensors = last("critic/values/mean:0.2", "critic/values/mean:0.3"), last("0" * 64, "1" + "0" * 63)
     assert (rollout.result, tensors.result) == ("Pass", "Not proven")
     assert any("other metrics or files: sampling differs" in line for line in rollout.limitations)
+    assert "see whether the optimizer's state was saved and read back" in tensors.follow_ups
 
 
 CHECK_MARKS = [
@@ -197,6 +204,7 @@ def test_bridge_checks_that_failed_or_that_nobody_saw_pass_leave_no_pass(
     summary = writer.ran(REQUEST, preflight={"bridge_checks": mark})
     assert summary.result == result
     assert lines(summary)[CHECKS].startswith(line) and lines(summary)[BACKEND] == SMOKE_PASSED
+    assert summary.sentence == "focused Bridge checks failed: 2 failed" or result != "Fail"
     limited = any(text.startswith("focused Bridge checks were not run") for text in summary.limitations)
     assert limited is (result != "Fail")
     assert any(step.startswith("run the focused") for step in summary.follow_ups) is (result == "Not proven")
@@ -304,3 +312,4 @@ def test_a_trainer_that_was_started_again_is_not_proven(writer: Writer) -> None:
 
     summary = writer.ran(REQUEST, log=twice)
     assert summary.result == "Not proven"
+    assert "exit code 0 is of the last of 2 starts of the trainer" in summary.sentence
