@@ -1,18 +1,17 @@
 """A job on a box against rsync and ssh by hand, side by side in one run: on loopback, and 100 ms of round trip away.
 
-    python bench/remote.py [--quick] [--only WORD]     one JSON line a figure; exit code 1 where a goal is not met
+    python bench/remote.py [--only WORD]     one JSON line a figure; exit code 1 where a goal is not met
 
 Every figure is a median of pairs, ours and by hand in turn, so that a machine whose speed drifts does not decide;
-`spread` is how far the middle half of the pairs' ratios lies apart. `--quick` takes fewer pairs and smaller trees.
+`spread` is how far the middle half of the pairs' ratios lies apart.
 
 TMPDIR says on which file system both sides work. Our first run makes a fresh checkout, and each later one starts from
 the workspace of the one before, as rsync does from its tree. ext4 without a journal, as some virtual machines have,
 looks long for inodes that were not removed a moment ago.
 
 - first line: a tracked file is edited, then `ci-tasks remote` in a fresh process until the job's first own line is
-  seen, against `rsync -az --delete` of the same tree and `ssh host 'cd … && bash …'`. Round trips are estimated from
-  how much longer it takes than on loopback.
-- sync: the same for trees of many files; the first time, and with one file edited. `rsync_alone` is without the job.
+  seen, against `rsync -az --delete` of the same tree and `ssh host 'cd … && bash …'`.
+- sync: the same for trees of many files; the first time, and with one file edited.
 - log: bytes a second between the first and the last of them, against `ssh host cat`, and the client's peak of memory.
 
 The host is OpenSSH's sshd of tests/parts, on this machine; a proxy of the same tests makes it far. By hand means
@@ -24,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import random
 import shlex
 import shutil
@@ -34,6 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,16 +63,9 @@ ROUND_TRIP = 0.1
 MB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Size:
-    pairs: int
-    trees: tuple[tuple[int, int], ...]  # files, and pairs of each
-    logs: tuple[int, int]  # MB
-    log_pairs: int
-
-
-FULL = Size(9, ((600, 5), (10_000, 3), (100_000, 1)), (20, 200), 3)
-QUICK = Size(3, ((600, 1), (10_000, 1)), (20, 100), 1)
+PAIRS, LOG_PAIRS = 9, 3
+TREES = ((600, 5), (10_000, 3), (100_000, 1))  # files, and pairs of each
+LOGS = (20, 200)  # MB
 
 
 @dataclass
@@ -93,16 +87,15 @@ class Job:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="under two minutes")
     parser.add_argument("--only", default="", metavar="WORD", help="first, sync or log")
     words = parser.parse_args()
-    size, missed = QUICK if words.quick else FULL, 0
+    missed = 0
     parts = {"first": first_line, "sync": sync, "log": log}
     with tempfile.TemporaryDirectory(prefix="remote-") as scratch:
         world = World(Path(scratch), ROUND_TRIP / 2)
         try:
             for name, part in parts.items():
-                for figure in part(world, size) if words.only in name else ():
+                for figure in part(world) if words.only in name else ():
                     missed += not figure["met"]
                     print(json.dumps(figure), flush=True)
         finally:
@@ -110,17 +103,15 @@ def main() -> int:
     return int(missed > 0)
 
 
-def first_line(world: World, size: Size) -> Iterator[dict[str, Any]]:
+def first_line(world: World) -> Iterator[dict[str, Any]]:
     checkout = world.checkout(600)
-    pairs = {host: _pairs(world, checkout, host, size.pairs) for host in ("near", "far")}
+    pairs = {host: _pairs(world, checkout, host, PAIRS) for host in ("near", "far")}
     yield _seconds("first line, loopback", pairs["near"], 0.5)
     yield _seconds("first line, 100 ms", pairs["far"], 0.15)
-    trips = [_slower(pairs, side) / ROUND_TRIP for side in (0, 1)]
-    yield _figure("round trips, by time", trips[0], trips[1], 8, trips[0] <= 8)
 
 
-def sync(world: World, size: Size) -> Iterator[dict[str, Any]]:
-    for files, count in size.trees:
+def sync(world: World) -> Iterator[dict[str, Any]]:
+    for files, count in TREES:
         checkout = world.checkout(files)
         first = []
         for _ in range(count):
@@ -128,20 +119,19 @@ def sync(world: World, size: Size) -> Iterator[dict[str, Any]]:
             first += _pairs(world, checkout, "near", 1, warm=False)
         yield _seconds(f"first sync, {files} files", first, 1.0)
         warm = _pairs(world, checkout, "near", max(count, 3))
-        alone = world.seconds(world.rsync(checkout, "near"))
-        yield {**_seconds(f"warm sync, {files} files", warm, 1.0), "rsync_alone": round(alone, 3)}
+        yield _seconds(f"warm sync, {files} files", warm, 1.0)
 
 
-def log(world: World, size: Size) -> Iterator[dict[str, Any]]:
+def log(world: World) -> Iterator[dict[str, Any]]:
     checkout, peaks, rates = world.checkout(20), list[float](), list[tuple[float, float]]()
-    for megabytes in size.logs:
+    for megabytes in LOGS:
         whole = _write_log(world, megabytes)
-        pairs = _pairs(world, checkout, "near", size.log_pairs, Job("log.sh", whole))
+        pairs = _pairs(world, checkout, "near", LOG_PAIRS, Job("log.sh", whole))
         peaks.append(statistics.median(ours.peak for ours, _ in pairs) / MB)
         rates = [(_rate(ours, whole), _rate(hand, whole)) for ours, hand in pairs]
-    yield _paired(f"log of {size.logs[1]} MB, MB/s", rates, 0.95, at_least=True)
+    yield _paired(f"log of {LOGS[1]} MB, MB/s", rates, 0.95, at_least=True)
     flat = peaks[1] <= 1.1 * peaks[0]
-    yield _figure(f"memory at {size.logs[1]} MB against that at {size.logs[0]} MB, MB", peaks[1], peaks[0], 1.1, flat)
+    yield _figure(f"memory at {LOGS[1]} MB against that at {LOGS[0]} MB, MB", peaks[1], peaks[0], 1.1, flat)
 
 
 def _write_log(world: World, megabytes: int) -> int:
@@ -186,11 +176,6 @@ def _rate(seen: Seen, whole: int) -> float:
     return whole / (seen.last - seen.first) / MB
 
 
-def _slower(pairs: dict[str, list[tuple[Seen, Seen]]], side: int) -> float:
-    far, near = (statistics.median(pair[side].first for pair in pairs[host]) for host in ("far", "near"))
-    return float(far - near)
-
-
 def _seconds(name: str, pairs: list[tuple[Seen, Seen]], goal: float) -> dict[str, Any]:
     return _paired(f"{name}, s", [(ours.first, hand.first) for ours, hand in pairs], goal)
 
@@ -213,11 +198,31 @@ def _figure(name: str, ours: float, hand: float, goal: float, met: bool) -> dict
 
 
 class FarProxy(proxy.TcpProxy):
-    """TCP's own handshake is a round trip, too."""
+    """What is sent arrives `delay` seconds later. TCP's own handshake is a round trip, too."""
+
+    def __init__(self, target: tuple[str, int], delay: float) -> None:
+        self.delay = delay
+        super().__init__(target)
 
     def _connect(self, near: socket.socket) -> None:
         time.sleep(2 * self.delay)
         super()._connect(near)
+
+    def _carry(self, source: socket.socket, sink: socket.socket, direction: int) -> None:
+        on_its_way = queue.Queue[tuple[float, bytes] | None](64)
+
+        def take() -> None:
+            with suppress(OSError):
+                while chunk := source.recv(1 << 16):
+                    on_its_way.put((time.monotonic() + self.delay, chunk))
+            on_its_way.put(None)
+
+        self._start(take)
+        with suppress(OSError):
+            for due, chunk in iter(on_its_way.get, None):
+                time.sleep(max(0.0, due - time.monotonic()))
+                sink.sendall(chunk)
+            sink.shutdown(socket.SHUT_WR)
 
 
 class World:
@@ -284,11 +289,6 @@ class World:
     def rsync(self, checkout: Path, host: str) -> str:
         ssh = f"ssh -F {self.sshd.config_file}"
         return f"rsync -az --delete --exclude=.git -e '{ssh}' {checkout}/ {host}:{self.box.home}/{checkout.name}/"
-
-    def seconds(self, command: str) -> float:
-        begun = time.perf_counter()
-        subprocess.run(["sh", "-c", command], check=True, env=self.env, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - begun
 
     def _watch(self, command: list[str], checkout: Path, job: Job) -> Seen:
         """Edit, run, and read what it says."""
