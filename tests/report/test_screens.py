@@ -141,7 +141,7 @@ SCREENS: dict[str, Callable[[int], list[str]]] = {
 
 FILES: dict[str, Callable[[], str]] = {
     "summary.md": test_markdown.summary, "junit.xml": test_junit.whole_file, "brief.md": test_brief.both,
-    "page.html": lambda: test_page.failed_and_passed()[0],
+    "page.html": lambda: re.sub("(?s)<style>.*?</style>", "", test_page.failed_and_passed()[0]),
 }  # fmt: skip
 WIDTHS = (60, 80, 120)
 
