@@ -200,7 +200,7 @@ MAX_DUMP = 4 << 20  # bytes of a flight recorder
 _MOST_AT_ONCE = 32  # places that are looked at: the host, and each container
 
 
-def collect(run_dir: str, reason: str, request: str) -> HangFacts:
+def collect(run_dir: str, reason: str, request: str) -> None:
     """Look, and write what is seen. Raises OSError if it cannot be written."""
     from concurrent.futures import ThreadPoolExecutor  # an agent loads this module, and looks in another process
 
@@ -232,7 +232,6 @@ def collect(run_dir: str, reason: str, request: str) -> HangFacts:
         could_not=(*could_not, *own.problems, *problems),
     )
     _write(paths, masked_record(facts, run_directory.secret_values(run_directory.read_plan(paths))))
-    return facts
 
 
 def look(python: List[str], pids: Optional[List[int]], env: Optional[Mapping[str, str]] = None) -> HangFacts:

@@ -427,7 +427,6 @@ def cancel(run_dir: str, kill: bool = False) -> None:
         try:
             os.kill(status.pid, signal.SIGTERM)
         except ProcessLookupError:  # it has ended, or died, this moment
-            cancel(run_dir, kill)
             return
         except OSError as error:
             raise CancelError("the agent, process %d, cannot be signalled: %s" % (status.pid, error.strerror)) from None

@@ -197,7 +197,7 @@ def _runs_nothing(checkout: CheckoutFiles) -> Iterator[LintFinding]:
         if only_defines_tests(source) and not _uses_pytest(checkout, job_id):
             message = f"{what}, and the file has no __main__: none of its tests is run"
             fix = 'end it with: if __name__ == "__main__": raise SystemExit(pytest.main([__file__]))'
-            yield RUNS_NOTHING.finding(test, max(1, len(source.splitlines())), message, fix)
+            yield RUNS_NOTHING.finding(test, len(source.splitlines()), message, fix)
 
 
 def _uses_pytest(checkout: CheckoutFiles, job: str) -> bool:

@@ -276,7 +276,7 @@ class CandidateReader(LineReader):
         return True
 
     def _job_ended(self, line: PrefixedLine, end: re.Match[str], before: bytes) -> None:
-        if line.number - self.ended_at > 1 and self._ends < _MOST_ENDS:
+        if self._ends < _MOST_ENDS:
             above = before.split(b"\n")[:-1]
             first = line.number - len(above)
             self._keep_last([log_prefixes.read(first + at, segments(row)[-1]) for at, row in enumerate(above)])

@@ -165,7 +165,7 @@ class TrainingFacts:
         reasons = (one for one in self.failures if one.sure or self.exit_code != 0)
         return next((one for one in reasons if one.cause or one.constructs or one.line_no > last), None)
 
-    def constructed(self, before: int = 0) -> bool:
+    def constructed(self, before: int) -> bool:
         """Whether Bridge-managed construction had started, before a line if one is given."""
         lines = [line.line_no for name, line in self.said.items() if name in _OF_CONSTRUCTION]
         lines += [failure.line_no for failure in self.failures if failure.constructs]
