@@ -14,7 +14,7 @@ import pytest
 from ci_tasks.agent import containers, finish, slurm
 from ci_tasks.agent.records import Kept, Plan, QueryAnswer, SlurmJob, Status
 from ci_tasks.agent.run_directory import RunDir, read_status, write_record
-from ci_tasks.agent.slurm import end_and_clean, remove_run
+from ci_tasks.agent.slurm import SlurmJobState, end_and_clean, remove_run
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -178,6 +178,7 @@ def test_a_slurm_run_is_removed_after_its_job_is_over(
         return {"7": len(asked) < 3}
 
     monkeypatch.setattr(slurm, "_scancel", lambda *words: asked.append(words))
+    monkeypatch.setattr(slurm, "query", lambda _: ({"7": SlurmJobState("RUNNING")}, ""))
     monkeypatch.setattr(slurm, "may_run", may_run)
     assert remove_run(str(run.path)) == []
     assert asked == ([("7",)] if concluded else [("7",), ["7"], ["7"]])

@@ -101,7 +101,8 @@ def test_a_request_that_cannot_be_understood_is_refused_and_ends_nothing(client:
     with pytest.raises(RequestRefused) as refused:
         pending.wait()
     assert refused.value.code == "unknown"
-    assert client.ask(Request("runs")) == Answer()
+    client.post(Request("follow", "/elsewhere"))
+    until(lambda: [each for each in client.updates if each.over and "/elsewhere" in each.problem])
 
 
 def test_a_question_that_takes_long_keeps_no_other_waiting(client: Client) -> None:
@@ -109,6 +110,11 @@ def test_a_question_that_takes_long_keeps_no_other_waiting(client: Client) -> No
     slow = client.post(Request("programs", commands={"slow": wait}, seconds=50.0))
     go = client.ask(Request("programs", commands={"go": ("touch", f"{client.home}/go")}, seconds=50.0))
     assert go.outputs["go"].code == slow.wait().outputs["slow"].code == 0
+
+
+def test_a_command_of_this_machine_has_a_session_of_its_own_which_ctrl_c_does_not_reach() -> None:
+    with contextlib.closing(LocalTransport()) as here, here.open("cut -d' ' -f6 /proc/$$/stat") as out:
+        assert int(out.makefile().read()) != os.getsid(0)
 
 
 def test_what_follows_a_request_that_is_refused_is_taken_for_no_other(client: Client) -> None:

@@ -94,7 +94,7 @@ CHANGES: dict[str, tuple[str, list[str]]] = {
     "links": ("ln -s nowhere a; ln -s /etc/passwd b; ln -s sub c", ["a", "b", "c"]),
     "a link for a directory": ("rm -r sub; ln -s /tmp sub", ["sub", "sub/inner.txt"]),
     "a file becomes a directory": ("rm kept.txt; mkdir kept.txt; echo x > kept.txt/x", ["kept.txt", "kept.txt/x"]),
-    "odd names": ("touch -- 'new\nline' 'sp ace '\\'' \"$HOME `x` \\' ünï -n ':(top)x' git~1", ["odd"]),
+    "odd names": ("touch -- 'new\n\tline' 'sp ace '\\'' \"$HOME `x` \\' ünï -n ':(top)x' git~1", ["odd"]),
     "no text": ("touch \"$(printf 'not\\377utf8')\"", ["not\\xffutf8"]),
     "unmerged": (f"{MERGE}; git commit -qam o; git merge -q other", ["kept.txt"]),
     "detached": ("git checkout -q --detach; echo x > kept.txt", ["kept.txt"]),

@@ -1,4 +1,4 @@
-"""git as a program: its errors in words, and nothing of the caller's repository."""
+"""git as a program (`ci_tasks.agent.git`): its errors in words, and nothing of the caller's repository."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_the_directory_through_which_a_repository_is_read_goes_with_it(
     own.mkdir()
     monkeypatch.setenv("TMPDIR", str(own))
     repository = open_repository(with_submodule)
-    assert repository.git.text("rev-parse", "HEAD^{commit}") and len(os.listdir(own)) == 1
+    assert repository.git.text("rev-parse", "HEAD^{commit}")
+    assert [path.stat().st_mode & 0o777 for path in own.iterdir()] == [0o700], "TMPDIR may be everybody's"
     del repository
     gc.collect()
     assert os.listdir(own) == []

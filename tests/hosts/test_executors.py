@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -115,6 +116,13 @@ def test_rows_run_beside_each_other_from_start_to_end_with_their_secrets_masked(
     assert [Path(row.run.log).read_text() for row in rows] == ["***\n"] * 2
 
 
+def test_a_checkouts_store_that_was_not_used_for_long_goes_with_the_end_of_a_command(local: Local) -> None:
+    (old := local.batch.path.parent.parent / "sync/old/recorded").mkdir(parents=True)
+    os.utime(old.parent, (0, 0))
+    local.executor.close()
+    assert not old.parent.exists() and local.code.store.exists()
+
+
 def test_the_log_of_install_steps_is_passed_on_by_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, said = RunDir(str(tmp_path)), list[str]()
     log = InstallLog(run, said.append)
@@ -129,7 +137,7 @@ def test_the_log_of_install_steps_is_passed_on_by_lines(tmp_path: Path, monkeypa
     assert [line.rpartition(": ")[2][:7] for line in said[2:]] == ["done", "done in"]
 
 
-INSTALL = "cat workspace/test.py >> installed; mkdir venv; echo ci-tasks: stored; echo pip"
+INSTALL = "cat workspace/test.py >> ../installed; mkdir venv; echo ci-tasks: stored; echo pip"
 
 
 def test_install_steps_see_the_checkout_run_once_and_leave_log_and_plan(local: Local) -> None:
@@ -140,7 +148,7 @@ def test_install_steps_see_the_checkout_run_once_and_leave_log_and_plan(local: L
     assert local.messages[-1].startswith("install steps: done in ")
     local.open()  # without a close: that command was killed
     assert local.install(INSTALL) is None
-    assert (directory / "installed").read_text() == "honest, and edited\n"
+    assert directory.with_name("installed").read_text() == "honest, and edited\n"
     local.executor.close()
     assert (directory / "log").exists() and (directory / "plan.json").exists()
     assert not (directory / "workspace").exists() and not (directory / "venv").exists()

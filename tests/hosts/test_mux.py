@@ -120,7 +120,7 @@ def test_a_server_that_a_client_left_with_a_goodbye_serves_the_next_one(world: W
     assert said == mux.HELD
     second.sendall(b"again")
     assert second.recv(100) == b"again"
-    assert len(world.connection.servers) == 1
+    assert (len(world.connection.servers), world.connection.proofs) == (1, 0)
     second.close()
 
 

@@ -94,13 +94,14 @@ def test_a_red_job_is_reproduced_fixed_broken_otherwise_and_blocked(red_job: Any
     assert "not recovered: the GPU model and driver" in result.out
     assert not any(line[:1] == ["code:"] for line in lines), "CI's own commit ran"
 
-    mine = red_job.ci_tasks(*reproduce, "--on-my-tree")
+    mine = red_job.ci_tasks(*reproduce, "--on-my-tree", "--image", f"{red_job.image}:latest")
     assert (mine.code, mine.out.splitlines()[-1][:11]) == (1, "reproduced:"), "not fixed yet"
+    assert red_job.digest not in max(red_job.home.glob("runs/*/01/docker.json")).read_text(), "not CI's image"
 
     red_job.write("tests/test_job.py", WORKS)
     assert red_job.ci_tasks(*reproduce).code == 0, "an edited tree is not what CI ran"
     fixed = red_job.ci_tasks(*reproduce, "--on-my-tree")
-    assert (fixed.code, fixed.out.splitlines()[-1][:11]) == (0, "fixed here:"), fixed.out + fixed.err
+    assert (fixed.code, fixed.out.splitlines()[-1][:35]) == (0, "fixed here: it passed here in 1 run"), fixed.err
 
     red_job.write("tests/test_job.py", FAILS.replace("ValueError: loss", "KeyError: loss"))
     other = red_job.ci_tasks(*reproduce, "--on-my-tree", "--json")

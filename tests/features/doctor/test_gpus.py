@@ -1,4 +1,4 @@
-"""What nvidia-smi says, well and ill."""
+"""What nvidia-smi says, well and ill; which Xids are no fault of a GPU (`ci_tasks.results.gpu_samples`)."""
 
 from __future__ import annotations
 

@@ -87,6 +87,7 @@ DEAD = (
 ENDS = "Current thread 0x67 (most recent call first):"
 WAITS = [rank(at, *collective("all_reduce")) for at in range(3)]
 SLEEPS = ProcessFacts(9, 103, argv=("sleep", "9"), state="S")
+TRACKER = ProcessFacts(8, 103, argv=("python", "-c", "from multiprocessing.resource_tracker import main"), state="S")
 NVCC = ProcessFacts(9, 100, argv=("cc1plus",), state="R", main_cpu=1.0, cpu=1.0)
 DRIVER = replace(rank(0, *CHILD), pid=9, env={}, wchan="do_wait")
 ALL = [rank(at, *gpu(61), cpu=1.0) for at in range(4)]
@@ -143,7 +144,8 @@ def few(count: int) -> list[ProcessFacts]:
         (facts(*ALL[:3], rank(3, *gpu(61), state="D")), "kernel", [], "none is seen to be behind"),  # it reads a file
         (facts(*(rank(at, *collective("broadcast" if at == 1 else "all_reduce")) for at in range(4))),
          "collectives differ", [1], "broadcast"),
-        (facts(*WAITS, rank(3, *CHILD), SLEEPS), "rank waits elsewhere", [3, None], "rank 3 waits in subprocess.wait"),
+        (facts(*WAITS, rank(3, *CHILD), TRACKER, SLEEPS), "rank waits elsewhere", [3, None],
+         "rank 3 waits in subprocess.wait"),
         (facts(rank(0, *LOOP, cpu=1.0, size=1)), "computes", [0], "in both looks: an endless loop, or slow work"),
         (facts(rank(0, *QUEUE, size=1)), "queue", [0], "rank 0 waits in queue.get at loader.py:88"),
         (facts(rank(0, *IMPORT, size=1)), "import", [0], "rank 0 waits in import at loader.py:3"),

@@ -21,6 +21,7 @@ OVERRIDE = '{job: "cpu-unittest", step: "Install dependencies", pip_index: "defa
 def newcomer(person: Any, tmp_path: Path, index: dict[str, str]) -> Any:
     person.use_index(index)
     person.edit(".github/workflows/pr-test.yml", "pip install pytest", UNREACHED)
+    person.write("tests/test_rewards.py", "def test_a(): ...\n")  # the first row, which runs nothing
     person.env.update(XDG_CONFIG_HOME=str(tmp_path / "config"), PIP_RETRIES="0")
     person.file = tmp_path / "config/ci-tasks/hosts.yaml"
     return person
@@ -31,7 +32,7 @@ def test_setup_runs_rows_and_writes_the_override_that_they_needed(newcomer: Any)
     before = newcomer.git("status", "--porcelain")
     done = newcomer.ci_tasks("setup", "--rows", "1", "--yes", "--json")
     assert done.code == 0, done.err
-    assert [row["status"] for row in done.json["rows"]] == ["passed"]
+    assert [(row["row"], row["status"]) for row in done.json["rows"]] == [("metrics", "passed")]
     assert done.json["overrides"] == [OVERRIDE]
     assert done.json["written"] and done.json["file"] == str(newcomer.file)
     assert f"  - {OVERRIDE}\n" in newcomer.file.read_text()
