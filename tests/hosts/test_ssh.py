@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import socket
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,16 +18,10 @@ from ci_tasks.hosts.ssh import SSHConnection, SSHKeys
 from ci_tasks.hosts.ssh_config import HostKey, SSHTarget
 from ci_tasks.hosts.transport import LinkDied
 from tests.fixtures import until
+from tests.parts.sshd import agent
 
 BOX = SSHTarget("box", "box.example.com", 2222, "alice", known_hosts=("/known",))
 KEY, NAME = HostKey("ssh-ed25519", "a2V5"), "[box.example.com]:2222"
-
-
-def test_importing_it_loads_neither_fabric_nor_paramiko() -> None:
-    heavy = {"fabric", "paramiko", "invoke"}
-    code = f"import sys, ci_tasks.hosts.ssh; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize(
@@ -121,17 +114,18 @@ def key(path: Path, passphrase: str = "") -> str:
     return path.with_name(f"{path.name}.pub").read_text().split()[1]
 
 
-def keys_of(*identities: Path) -> SSHKeys:
-    return SSHKeys(SSHTarget("box", "box", 22, "ada", identities=tuple(map(str, identities))))
+def keys_of(*identities: Path, agent: str = "") -> SSHKeys:
+    return SSHKeys(SSHTarget("box", "box", 22, "ada", identities=tuple(map(str, identities)), agent=agent))
 
 
-def test_key_files_are_offered_in_their_order_until_one_is_accepted(tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("first", "second", "third")]
-    public = [key(file) for file in files]
-    keys, server = keys_of(*files), Server(accepts=public[1])
-    keys.authenticate(server)
-    assert server.offered == public[:2]
-    assert (keys.tried, keys.is_partial) == ([str(file) for file in files[:2]], False)
+def test_the_agents_named_keys_its_others_and_then_files_are_offered_until_one_is_accepted(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("other", "first", "named", "second", "third")]
+    other, first, named, second, _ = [key(file) for file in files]
+    with agent(tmp_path, *files[:3:2]) as sock:
+        keys, server = keys_of(*files[1:], agent=str(sock)), Server(accepts=second)
+        keys.authenticate(server)
+    assert server.offered == [named, other, first, second]
+    assert (keys.tried[2:], keys.is_partial) == ([str(files[1]), str(files[3])], False)
 
 
 def test_keys_that_cannot_be_offered_are_named_with_the_reason(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import pty
@@ -21,7 +20,6 @@ import pytest
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts.ssh import SSHConnection
 from ci_tasks.hosts.transport import LinkDied
-from tests import fixtures as support
 from tests.parts import sshd as servers
 from tests.parts.proxy import TcpProxy
 
@@ -90,25 +88,12 @@ def test_the_way_leads_through_jump_hosts_in_their_order(sshd: Sshd, connect: Co
 
 def test_a_key_may_be_in_an_agent_only(sshd: Sshd, connect: Connect, tmp_path: Path) -> None:
     sshd.start("box")
-    with agent(tmp_path, sshd.key) as sock:
+    with servers.agent(tmp_path, sshd.key) as sock:
         hidden = tmp_path / "hidden"
         sshd.key.rename(hidden)  # its public half stays, which is how IdentitiesOnly finds the one in the agent
         assert "no agent is running" in refused(connect)
         sshd.configure("box", IdentityAgent=f'"{sock}"')
         assert said(connect("box"), "echo hi") == "hi"
-
-
-@contextlib.contextmanager
-def agent(directory: Path, *keys: Path) -> Iterator[Path]:
-    sock = directory / "agent"
-    with subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL) as running:
-        try:
-            support.until(sock.exists, "the agent listens")
-            env = {**os.environ, "SSH_AUTH_SOCK": str(sock)}
-            subprocess.run(["ssh-add", "-q", *map(str, keys)], check=True, env=env)
-            yield sock
-        finally:
-            running.terminate()
 
 
 HOSTILE = "user: nobody\ngateway: nowhere.invalid\nport: 1\nconnect_kwargs: {key_filename: /nowhere, timeout: 0}\n"

@@ -20,6 +20,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +51,16 @@ Subsystem sftp internal-sftp
 SetEnv {environment}
 {more}
 """
+
+
+@contextlib.contextmanager
+def agent(directory: Path, *keys: Path) -> Iterator[Path]:
+    """An ssh-agent with these keys: the path of its socket."""
+    command = ["sh", "-c", 'ssh-add -q "$@" && echo && cat', "sh", *map(str, keys)]
+    argv, pipe = ["ssh-agent", "-a", str(directory / "agent"), *command], subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as running:  # it ends with its command
+        assert running.stdout and running.stdout.readline() == b"\n"
+        yield directory / "agent"
 
 
 class Sshd:

@@ -339,13 +339,10 @@ def ended(host: str, status: str) -> RunRecord:
 # --retry-failed, how the attempts on a, b, … ended, whether there is another attempt after the last of them
 CASES = {
     "blocked on one host, another is there": (False, ["blocked"], True),
-    "lost with its host": (False, ["lost"], True),
-    "blocked everywhere": (False, ["blocked", "blocked"], False),
     "failed": (False, ["failed"], False),
     "vacuous": (False, ["vacuous"], False),
     "cancelled": (False, ["cancelled"], False),
     "passed": (False, ["passed"], False),
-    "failed, and that is to be tried again": (True, ["failed"], True),
     "failed twice": (True, ["failed", "failed"], False),
     "blocked, then failed": (False, ["blocked", "failed"], False),
     "blocked, then failed where it may be tried again": (True, ["blocked", "failed"], True),
