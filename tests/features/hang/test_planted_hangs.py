@@ -1,4 +1,5 @@
-"""Programs that hang, each in its own way, all at once: the right frame and rank are named, and none wrongly."""
+"""Programs that hang, each in its own way, all at once: `ci_tasks.agent.hang` sees them, and the right frame and rank
+are named, and none wrongly."""
 
 from __future__ import annotations
 
