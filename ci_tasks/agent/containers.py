@@ -223,9 +223,12 @@ _MOUNTS = "/proc/self/mountinfo"
 def remove_own(path: str) -> str:
     """Remove `path`, a directory, file or link. Returns the problem if something is left."""
     path = os.path.abspath(path)
-    if os.path.isdir(path) and not os.path.islink(path):
-        run_program(["chmod", "-R", "u+rwX", "--", path], TREE_SECONDS)
+    if not os.path.lexists(path):
+        return ""
     answer = run_program(["rm", "-rf", "--", path], TREE_SECONDS)
+    if answer.code and os.path.isdir(path) and not os.path.islink(path):
+        run_program(["chmod", "-R", "u+rwX", "--", path], TREE_SECONDS)
+        answer = run_program(["rm", "-rf", "--", path], TREE_SECONDS)
     return "" if answer.code == 0 else answer.last_line
 
 

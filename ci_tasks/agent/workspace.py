@@ -55,13 +55,16 @@ class TreeStore:
         self.path, self.lock_timeout = os.path.abspath(path), lock_timeout
         self._packs = os.path.join(self.path, "objects", "pack")
         self._lock_file = os.path.join(self.path, "lock")
+        self._verified = os.path.join(self.path, "verified")
 
     def receive(self, pack: BinaryIO) -> None:
         """Store a pack. Raises MissingBase if it builds on objects that are not here, and StoreError; nothing of it
         stays then."""
         try:
             with self._locked():
+                self._verify()
                 Git(self.path).run("index-pack", "--stdin", "--fix-thin", input=pack)
+                self._note_verified()  # this one, too
         except BaseException:
             with suppress(LockTimeout), file_lock(self._lock_file, exclusive=True, timeout=0):
                 self._remove_partial_packs()
@@ -152,13 +155,15 @@ class TreeStore:
 
     def _verify(self) -> None:
         """Let git read the packs that changed since it read all of them."""
-        note = os.path.join(self.path, "verified")
-        since = os.lstat(note).st_mtime_ns if os.path.exists(note) else 0
+        since = os.lstat(self._verified).st_mtime_ns if os.path.exists(self._verified) else 0
         paths = [os.path.join(self._packs, name) for name in os.listdir(self._packs)]
         changed = {os.path.splitext(path)[0] + ".idx" for path in paths if os.lstat(path).st_ctime_ns > since}
         if changed:
             Git(self.path).run("verify-pack", *sorted(changed))
-            open(note, "w").close()
+            self._note_verified()
+
+    def _note_verified(self) -> None:
+        open(self._verified, "w").close()
 
     def _lend(self, part: CheckoutPart, git_dir: str) -> None:
         """Copies, not links: what a job writes to its own repository would be what the next one is checked out of."""
@@ -196,7 +201,7 @@ def write_workspace(
     os.utime(index, ns=(now, now + _LATER_NS))
     # The proof is of files: the job's own git gets the objects, also of files that were there before.
     with git.started("rev-list", "--objects", "--quiet", *{tree, *(part.tree for part in parts)}, input=b""):
-        _prove(workspace, tree, names if keep_files else None)
+        _prove(git, index + ".proof", tree, names if keep_files else None)
     for part in parts:
         if git.text("rev-parse", part.commit + "^{tree}") != part.tree:
             problem = "the commit %s does not have the tree %s" % (part.commit, part.tree)
@@ -212,20 +217,21 @@ def write_workspace(
                 raise StoreError("the tree %s names %s for %s, not %s" % words)
 
 
-def _prove(workspace: str, tree: str, files: Optional[Sequence[bytes]]) -> None:
-    """Raises StoreError unless the directory has the files of `tree`: these, or (default) nothing else. Then other
-    objects may help: MissingBase."""
-    directories = None
+def _prove(store: Git, index: str, tree: str, files: Optional[Sequence[bytes]]) -> None:
+    """Raises StoreError unless the workspace has the files of `tree`: these, or (default) nothing else. Then other
+    objects may help: MissingBase. `index` is a name for a new one."""
+    directories, workspace = None, store.directory
     if files is None:
         files, directories = _list(os.fsencode(workspace))
-    with tempfile.TemporaryDirectory(prefix="ci-tasks-") as scratch:
-        make_repository(scratch)
-        # git would compress large files, which it only has to hash.
-        git = Git(scratch, workspace, "core.bigFileThreshold=1024g")
-        names = b"".join(name + b"\0" for name in sorted(files))
-        git.run("update-index", "--add", "--remove", "--info-only", "-z", "--stdin", input=names)
-        made = git.text("write-tree", "--missing-ok")
-    if made != tree or directories not in (None, _parents_of(files)):
+    remove(index)
+    # git would compress large files, which it only has to hash.
+    git = Git(store.env["GIT_DIR"], workspace, "core.bigFileThreshold=1024g", GIT_INDEX_FILE=index)
+    names = b"".join(name + b"\0" for name in sorted(files))
+    git.run("update-index", "--add", "--remove", "--info-only", "-z", "--stdin", input=names)
+    # Each object of the tree was hashed when it came. `write-tree` would write all of them again, a file each.
+    differ = git.split("diff-index", "--cached", "-z", "--name-only", tree)
+    remove(index)
+    if differ or directories not in (None, _parents_of(files)):
         raise (StoreError if directories is None else MissingBase)("%s is not the tree %s" % (workspace, tree))
 
 
@@ -308,7 +314,7 @@ def _make_repository(workspace: str, index: str, part: CheckoutPart, lend: Lend)
         replace_file(os.path.join(git_dir, "index"), content_of(index))
     lend(part, git_dir)
     git = Git(git_dir, directory)
-    if part.path or part.flat:
+    if part.path or part.flat not in ("", part.tree):
         git.run("read-tree", "-m", part.tree)
         for entry in git.split("ls-files", "--stage", "-z"):
             if entry.startswith(b"160000 "):  # as git leaves one that was not fetched
