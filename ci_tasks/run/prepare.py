@@ -115,6 +115,8 @@ def prepare(
         code = take_snapshot(source.path, source.rev, source.given.overlays)
         for executor in executors:
             executor.use(batch, code)
+            if not only_plans:
+                executor.send_ahead(code)
         _check_tests_exist(rows, code)
         found = replace(found, context=replace(found.context, sha=code.checkout.commit))
         # Whether the checkout's lock script keeps simulated GPUs' locks away from the real ones.

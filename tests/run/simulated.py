@@ -202,6 +202,9 @@ class Played:
     def use(self, batch: Batch, code: object) -> None:
         pass
 
+    def send_ahead(self, code: object) -> None:
+        pass
+
     def paths(self, run: RunDir) -> HostPaths:
         return HostPaths(f"/there/{Path(run.path).name}", "/there/environments", "/there/store", "/locks")
 
