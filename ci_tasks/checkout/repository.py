@@ -128,7 +128,7 @@ class Repository:
 
     def setting(self, *question: str) -> str:
         """What the repository's own configuration says, as data; "" if it says nothing."""
-        git = CheckoutGit(self.own, self.top)
+        git = CheckoutGit(os.devnull, self.top)
         return git.text_or_none("config", "--file", str((self.common / "config").absolute()), *question) or ""
 
     def ignores(self, path: Path) -> bool:

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
@@ -61,6 +61,7 @@ _reading = threading.Lock()
 
 Entries = dict[bytes, tuple[int, str] | None]  # mode and object of a file or submodule, by name; None removes it
 Flats = dict[bytes, str | None]  # trees of repositories by name; None for one that is not there
+Announce = Callable[[list[tuple[str, int]]], object]
 
 
 @dataclass(frozen=True)
@@ -196,24 +197,32 @@ def edit_index(git: CheckoutGit, entries: Entries) -> None:
 
 
 def take_snapshot(
-    source: Path, store: Path, *, rev: str | None = None, overlays: Sequence[OverlaySource] = ()
+    source: Path,
+    store: Path,
+    *,
+    rev: str | None = None,
+    overlays: Sequence[OverlaySource] = (),
+    announce: Announce | None = None,
 ) -> Snapshot:
     """`source`'s working tree, or its revision `rev`, and the submodules that are there, as objects in the directory
     `store`, which may be there already and be in use. The overlays are submodules of a directory of ours, or in the
-    place of the submodule that they are. Raises CheckoutError, Blocked."""
+    place of the submodule that they are. Before files are read, `announce` gets the untracked ones of the working tree
+    that look like data, with their sizes in bytes, the largest first. Raises CheckoutError, Blocked."""
     objects = ObjectStore(store)
     with objects.locked():
         make_repository(str(objects.path))
         (objects.recorded / "pack").mkdir(parents=True, exist_ok=True)
         os.utime(objects.path)  # it is in use
         objects.borrow(objects.recorded)
-        parts = _with_overlays(objects, _record(objects, source, "", rev), overlays)
+        parts = _with_overlays(objects, _record(objects, source, "", rev, announce), overlays)
     conversions = tuple(found for part in parts for found in part.checkout.conversions)
     checkout = replace(parts[0].checkout, path=str(source), flat=parts[0].flat, conversions=conversions)
     return Snapshot(checkout, tuple(parts), objects.path)
 
 
-def _record(store: ObjectStore, source: Path, path: str, rev: str | None) -> list[SnapshotPart]:
+def _record(
+    store: ObjectStore, source: Path, path: str, rev: str | None, announce: Announce | None = None
+) -> list[SnapshotPart]:
     """What is in `source`, which is at `path` of the checkout, and the repositories in it."""
     repository, absent = find_repository(source), Entries()
     if repository:
@@ -228,7 +237,7 @@ def _record(store: ObjectStore, source: Path, path: str, rev: str | None) -> lis
         modules: Mapping[bytes, str | None] = submodules_of(store.reader, base)
     else:
         started = time.time_ns() - _CLOCK_NS
-        files, repositories, absent = _listed(store, source, repository)
+        files, repositories, absent = _listed(store, source, repository, announce)
         _update_index(store, source, Path(base), files, started)
         modules = dict.fromkeys(repositories)
     flats, links, inside = Flats(), Entries(), list[SnapshotPart]()
@@ -284,7 +293,7 @@ def _with_overlays(
 
 
 def _listed(
-    store: ObjectStore, source: Path, repository: Repository | None
+    store: ObjectStore, source: Path, repository: Repository | None, announce: Announce | None
 ) -> tuple[dict[bytes, int], set[bytes], Entries]:
     """By names from `source`: the files and links that are there, each with its ctime in ns; the repositories; and
     what stays as committed: what a sparse checkout left out, and submodules that were never fetched."""
@@ -296,6 +305,8 @@ def _listed(
         git = CheckoutGit(store.path, source, f"core.excludesFile={user_excludes()}", GIT_INDEX_FILE=none)
         tracked = []
     others = git.split(*_OTHERS)
+    if announce:
+        announce(_large(source, others))
     modules, absent = {name[:-1] for name in others if name.endswith(b"/")}, Entries()
     names = {name for name in others if not name.endswith(b"/")}
     for line in tracked:
@@ -362,11 +373,9 @@ def _is_left_out(path: bytes, tag: bytes, is_link: bool) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)  # nothing else is in the place of a directory above
 
 
-def large_untracked_files(directory: Path) -> list[tuple[str, int]]:
-    """Untracked files below `directory` that git does not ignore and that look like data, with their sizes in bytes,
-    the largest first. Raises GitError."""
-    repository, sizes = find_repository(directory), dict[str, int]()
-    for name in repository.git.null_separated(*_OTHERS) if repository else ():
+def _large(directory: Path, names: Sequence[bytes]) -> list[tuple[str, int]]:
+    sizes = dict[str, int]()
+    for name in map(os.fsdecode, names):
         with suppress(OSError):  # it has gone meanwhile
             sizes[name] = os.lstat(directory / name).st_size
     return sorted(((name, size) for name, size in sizes.items() if size >= LARGE_BYTES), key=lambda file: -file[1])

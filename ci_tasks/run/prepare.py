@@ -23,7 +23,7 @@ from ci_tasks import debug_log, registry
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout, Plan, ProbeRules
 from ci_tasks.checkout.repository import find_repository, resolve_rev
-from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files
+from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CheckoutError, CiTasksError, UnknownName, UsageError, printable, some
 from ci_tasks.hosts.executor import Executor, OpenExecutor, PreparedRow, Say, TakeSnapshot, take_host_snapshot
@@ -94,8 +94,6 @@ def prepare(
     _check_home_outside_checkout(source)
     if request.base:
         resolve_rev(source.path, request.base)  # of a label that needs none, too: it is a word of the user's
-    if source.rev is None:
-        announce_large_files(source.path)
     with ExitStack() as undo:
         executors = []
         for spec in specs:  # connections are being made while the rows are found
@@ -112,7 +110,7 @@ def prepare(
             undo.callback(write_phase, batch.path, "ended")
         if not only_plans:
             write_phase(batch.path, "preparing")
-        code = take_snapshot(source.path, source.rev, source.given.overlays)
+        code = take_snapshot(source.path, source.rev, source.given.overlays, announce_large_files)
         for executor in executors:
             executor.use(batch, code)
             if not only_plans:
@@ -188,9 +186,8 @@ def _check_tests_exist(rows: Sequence[Row], code: Snapshot) -> None:
             )
 
 
-def announce_large_files(checkout: Path) -> None:
-    """Print what large files travel with the working tree though git does not know them."""
-    files = large_untracked_files(checkout)
+def announce_large_files(files: list[tuple[str, int]]) -> None:
+    """Print what large files travel with the working tree though git does not know them, with their sizes in bytes."""
     if files:
         names = some([printable(name) for name, _ in files], _MOST_SHOWN)
         size = sum(size for _, size in files) / 1e6

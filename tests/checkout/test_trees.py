@@ -20,7 +20,7 @@ from ci_tasks.agent.workspace import TreeStore
 from ci_tasks.checkout import snapshot as snapshots
 from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side, materialize, prune_store, thin_pack
 from ci_tasks.checkout.repository import BASE, resolve_rev
-from ci_tasks.checkout.snapshot import Snapshot, large_untracked_files, take_snapshot
+from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
 from ci_tasks.errors import CheckoutError
 from tests.agent.trees.support import receive
 from tests.checkout.repositories import CHANGES, change, commit, contents, git, make_repo, untouched
@@ -380,14 +380,17 @@ def test_trees_are_copied_side_by_side_without_their_repositories(with_submodule
     assert named == {snapshots.LFS: ("a/model.bin",)}
 
 
-def test_large_untracked_files_are_named_the_largest_first(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_untracked_files_are_named_the_largest_first(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(snapshots, "LARGE_BYTES", 1000)
     for name, size in {"a": 999, "b": 1000, "new\nline": 5000, "ignored.log": 2000, "tracked": 2000}.items():
         (repo / name).write_bytes(bytes(size))
     (repo / "link").symlink_to("new\nline")
     git(repo, "add", "tracked")
-    assert large_untracked_files(repo) == [("new\nline", 5000), ("b", 1000)]
-    assert large_untracked_files(repo.parent) == []
+    named: list[tuple[str, int]] = []
+    take_snapshot(repo, tmp_path / "store", announce=named.extend)
+    assert named == [("new\nline", 5000), ("b", 1000)]
 
 
 # A client's store

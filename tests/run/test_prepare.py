@@ -4,7 +4,6 @@ which changed test runs where."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.records import Checkout
-from ci_tasks.checkout import snapshot as untracked
 from ci_tasks.cli.commands.labels import JobsOptions, PlanOptions, RemoteOptions, RunOptions, jobs, plan, remote, run
 from ci_tasks.errors import CheckoutError, UnknownName, UsageError
 from ci_tasks.logs.job_log import jobs_in
@@ -28,19 +26,10 @@ from ci_tasks.run.prepare import PreparedBatch, RowPlanner, announce_large_files
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Job, Row
 from tests.logs import github_format
-from tests.parts.git import repository
 
 
-def test_large_files_that_travel_are_named_with_what_leaves_them_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(untracked, "LARGE_BYTES", 1000)
-    repository(tmp_path)
-    for number in range(7):
-        file = tmp_path / f"weights-{number}\x1b.bin"
-        file.touch()
-        os.truncate(file, 300_000_000 if number == 6 else 2_000_000)
-    announce_large_files(tmp_path)
+def test_large_files_that_travel_are_named_with_what_leaves_them_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    announce_large_files([(f"weights-{6 - at}\x1b.bin", 2_000_000 if at else 300_000_000) for at in range(7)])
     out = capsys.readouterr().out
     assert "312 MB in all: weights-6�.bin" in out and "and 2 more" in out
     assert "add them to .gitignore" in out
