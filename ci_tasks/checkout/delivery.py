@@ -27,7 +27,6 @@ from ci_tasks.given_values import OverlaySource
 
 _OLD = 14 * 86400.0  # seconds
 _WHY = "What a host has"
-_MOST_BASES = 2  # of this checkout; each is a process of git's
 # `--shallow`: compare also with commits that are no ancestors, and take the listed ones for parentless.
 _PACK = ("pack-objects", "--stdout", "--revs", "--thin", "--shallow", "--delta-base-offset", "-q")
 
@@ -39,7 +38,7 @@ def thin_pack(snapshot: Snapshot, have: Sequence[str]) -> Iterator[bytes]:
     # git takes only the trees of commits as bases of differences.
     answers = store.reader.text("cat-file", "--batch-check", input="".join(f"{tree}\n" for tree in have).encode())
     present = [line.split()[0] for line in answers.splitlines() if line.split()[1] == "tree"]
-    bases = [store.commit(tree, "", _WHY) for tree in present[:_MOST_BASES]]
+    bases = [store.commit(tree, "", _WHY) for tree in present[:2]]  # more take longer than they save
     commits = sorted({store.commit(snapshot.flat, "", _WHY), *(part.checkout.commit for part in snapshot.parts)})
     lines = [*(f"--shallow {name}" for name in (*commits, *bases)), *commits, *(f"^{base}" for base in bases)]
     yield from store.reader.stream(*_PACK, input="".join(f"{line}\n" for line in lines).encode())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import weakref
 from collections.abc import Sequence
@@ -105,7 +106,7 @@ class Repository:
     def own(self) -> Path:
         """A git directory of ours that has the repository's references, and goes with this object."""
         own = Path(make_temporary_directory())
-        weakref.finalize(self, _remove, own)
+        weakref.finalize(self, shutil.rmtree, own, ignore_errors=True)
         make_repository(str(own), more_config="refstorage = reftable\n" * (self.common / "reftable").is_dir())
         os.removedirs(own / "refs/heads")
         for name in _BORROWED:
@@ -139,12 +140,6 @@ class Repository:
         """The commit that is checked out, and its tree; "" before the first one."""
         commit, tree, *_ = [*self.git.text("rev-parse", "--revs-only", "HEAD", "HEAD^{tree}").split(), "", ""]
         return commit, tree
-
-
-def _remove(own: Path) -> None:
-    import shutil
-
-    shutil.rmtree(own, ignore_errors=True)
 
 
 def user_excludes() -> str:

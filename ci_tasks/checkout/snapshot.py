@@ -61,7 +61,7 @@ _reading = threading.Lock()
 
 Entries = dict[bytes, tuple[int, str] | None]  # mode and object of a file or submodule, by name; None removes it
 Flats = dict[bytes, str | None]  # trees of repositories by name; None for one that is not there
-Announce = Callable[[list[tuple[str, int]]], object]
+OnLarge = Callable[[list[tuple[str, int]]], object] | None
 
 
 @dataclass(frozen=True)
@@ -197,16 +197,11 @@ def edit_index(git: CheckoutGit, entries: Entries) -> None:
 
 
 def take_snapshot(
-    source: Path,
-    store: Path,
-    *,
-    rev: str | None = None,
-    overlays: Sequence[OverlaySource] = (),
-    announce: Announce | None = None,
+    source: Path, store: Path, *, rev: str | None = None, overlays: Sequence[OverlaySource] = (), large: OnLarge = None
 ) -> Snapshot:
     """`source`'s working tree, or its revision `rev`, and the submodules that are there, as objects in the directory
     `store`, which may be there already and be in use. The overlays are submodules of a directory of ours, or in the
-    place of the submodule that they are. Before files are read, `announce` gets the untracked ones of the working tree
+    place of the submodule that they are. Before files are read, `large` gets the untracked ones of the working tree
     that look like data, with their sizes in bytes, the largest first. Raises CheckoutError, Blocked."""
     objects = ObjectStore(store)
     with objects.locked():
@@ -214,15 +209,13 @@ def take_snapshot(
         (objects.recorded / "pack").mkdir(parents=True, exist_ok=True)
         os.utime(objects.path)  # it is in use
         objects.borrow(objects.recorded)
-        parts = _with_overlays(objects, _record(objects, source, "", rev, announce), overlays)
+        parts = _with_overlays(objects, _record(objects, source, "", rev, large), overlays)
     conversions = tuple(found for part in parts for found in part.checkout.conversions)
     checkout = replace(parts[0].checkout, path=str(source), flat=parts[0].flat, conversions=conversions)
     return Snapshot(checkout, tuple(parts), objects.path)
 
 
-def _record(
-    store: ObjectStore, source: Path, path: str, rev: str | None, announce: Announce | None = None
-) -> list[SnapshotPart]:
+def _record(store: ObjectStore, source: Path, path: str, rev: str | None, large: OnLarge = None) -> list[SnapshotPart]:
     """What is in `source`, which is at `path` of the checkout, and the repositories in it."""
     repository, absent = find_repository(source), Entries()
     if repository:
@@ -237,7 +230,7 @@ def _record(
         modules: Mapping[bytes, str | None] = submodules_of(store.reader, base)
     else:
         started = time.time_ns() - _CLOCK_NS
-        files, repositories, absent = _listed(store, source, repository, announce)
+        files, repositories, absent = _listed(store, source, repository, large)
         _update_index(store, source, Path(base), files, started)
         modules = dict.fromkeys(repositories)
     flats, links, inside = Flats(), Entries(), list[SnapshotPart]()
@@ -293,7 +286,7 @@ def _with_overlays(
 
 
 def _listed(
-    store: ObjectStore, source: Path, repository: Repository | None, announce: Announce | None
+    store: ObjectStore, source: Path, repository: Repository | None, large: OnLarge
 ) -> tuple[dict[bytes, int], set[bytes], Entries]:
     """By names from `source`: the files and links that are there, each with its ctime in ns; the repositories; and
     what stays as committed: what a sparse checkout left out, and submodules that were never fetched."""
@@ -305,8 +298,8 @@ def _listed(
         git = CheckoutGit(store.path, source, f"core.excludesFile={user_excludes()}", GIT_INDEX_FILE=none)
         tracked = []
     others = git.split(*_OTHERS)
-    if announce:
-        announce(_large(source, others))
+    if large:
+        large(_large(source, others))
     modules, absent = {name[:-1] for name in others if name.endswith(b"/")}, Entries()
     names = {name for name in others if not name.endswith(b"/")}
     for line in tracked:

@@ -29,7 +29,7 @@ from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_status, read_status_if_readable, write_record
 from ci_tasks.agent.slurm import SCRIPT, end_and_clean, remove_run
 from ci_tasks.checkout import delivery
-from ci_tasks.checkout.snapshot import Announce, Snapshot, take_snapshot
+from ci_tasks.checkout.snapshot import OnLarge, Snapshot, take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.given_values import OverlaySource
@@ -64,14 +64,14 @@ class PreparedRow:
 
 
 def take_host_snapshot(
-    source: Path, rev: str | None, overlays: Sequence[OverlaySource] = (), announce: Announce | None = None
+    source: Path, rev: str | None, overlays: Sequence[OverlaySource] = (), large: OnLarge = None
 ) -> Snapshot:
     """The working tree of `source`, or its revision, with the overlays, as objects that can be sent."""
     name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
-    return take_snapshot(source, make_home() / "sync" / name, rev=rev, overlays=overlays, announce=announce)
+    return take_snapshot(source, make_home() / "sync" / name, rev=rev, overlays=overlays, large=large)
 
 
-TakeSnapshot = Callable[[Path, "str | None", "Sequence[OverlaySource]", Announce], Snapshot]
+TakeSnapshot = Callable[[Path, "str | None", "Sequence[OverlaySource]", OnLarge], Snapshot]
 OLD_DAYS = 14.0  # after which objects that no command sent again, and runs of other clients, are of no use
 _POLL_INTERVAL_S = 0.05
 _QUERY_TIMEOUT_S = 20.0  # that a program of the host gets to answer

@@ -389,7 +389,7 @@ def test_large_untracked_files_are_named_the_largest_first(
     (repo / "link").symlink_to("new\nline")
     git(repo, "add", "tracked")
     named: list[tuple[str, int]] = []
-    take_snapshot(repo, tmp_path / "store", announce=named.extend)
+    take_snapshot(repo, tmp_path / "store", large=named.extend)
     assert named == [("new\nline", 5000), ("b", 1000)]
 
 
