@@ -25,6 +25,7 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from typing import BinaryIO, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from . import processes
@@ -156,11 +157,20 @@ class TreeStore:
     def _verify(self) -> None:
         """Let git read the packs that changed since it read all of them."""
         since = os.lstat(self._verified).st_mtime_ns if os.path.exists(self._verified) else 0
-        paths = [os.path.join(self._packs, name) for name in os.listdir(self._packs)]
-        changed = {os.path.splitext(path)[0] + ".idx" for path in paths if os.lstat(path).st_ctime_ns > since}
+        changed = {
+            index
+            for pack, index in self._complete_packs()
+            for file in (pack, index)
+            if os.lstat(file).st_ctime_ns > since
+        }
         if changed:
             Git(self.path).run("verify-pack", *sorted(changed))
             self._note_verified()
+
+    def _complete_packs(self) -> List[Tuple[str, str]]:
+        """Packs and their indexes. git gives a pack its index last: others are on their way, and are renamed."""
+        indexes = [os.path.join(self._packs, name) for name in os.listdir(self._packs) if name.endswith(".idx")]
+        return [(index[:-4] + ".pack", index) for index in indexes]
 
     def _note_verified(self) -> None:
         open(self._verified, "w").close()
@@ -168,8 +178,8 @@ class TreeStore:
     def _lend(self, part: CheckoutPart, git_dir: str) -> None:
         """Copies, not links: what a job writes to its own repository would be what the next one is checked out of."""
         replace_file(os.path.join(git_dir, "shallow"), part.commit.encode("ascii") + b"\n")
-        for name in () if part.path else os.listdir(self._packs):
-            copy = shutil.copyfile(os.path.join(self._packs, name), os.path.join(git_dir, "objects/pack", name))
+        for file in () if part.path else chain.from_iterable(self._complete_packs()):
+            copy = shutil.copyfile(file, os.path.join(git_dir, "objects/pack", os.path.basename(file)))
             os.chmod(copy, 0o444)
 
     def _remove_partial_packs(self) -> None:

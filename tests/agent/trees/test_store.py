@@ -347,9 +347,11 @@ def test_one_that_hangs_is_not_waited_for_for_ever(host: Host) -> None:
     host.check_out(part)
 
 
-def test_receivers_do_not_wait_for_each_other(host: Host) -> None:
+def test_receivers_do_not_wait_for_each_other_and_nobody_takes_what_they_have_not_received(host: Host) -> None:
     part = host.send(a="a\n")
+    for name in ("tmp_pack_x", f"pack-{'1' * 40}.pack"):
+        Path(host.store.path, "objects/pack", name).symlink_to("gone a moment later")
     with file_lock(os.path.join(host.store.path, "lock"), exclusive=False, timeout=0):  # as another receiver has it
         host.store = TreeStore(host.store.path, lock_timeout=0)
         host.receive(host.pack(part))
-    assert (host.check_out(part) / "a").read_text() == "a\n"
+        assert (host.check_out(part) / "a").read_text() == "a\n"
