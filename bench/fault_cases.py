@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from fault_world import Unreached, World, until
-
+from bench.fault_world import Unreached, World, until
 from tests.parts.processes import command_lines, with_variable
 
 SYNC, LOCKS, PULL, RUNNING, FETCHING = "sync", "locks", "pull", "running", "fetching"
@@ -63,7 +63,7 @@ def pulling(world: World) -> Iterator[None]:
         world.start("remote", "--host", "box", world.label)
         world.reaches(world.daemon.held.exists, "the container is being made")
         yield
-        _later(world.chance.uniform(0.2, 1.5), lambda: world.daemon and world.daemon.hold.unlink(missing_ok=True))
+        _later(world.chance.uniform(0.2, 1.5), partial(world.daemon.hold.unlink, missing_ok=True))
 
 
 @contextmanager
@@ -274,7 +274,7 @@ def _cases(inflict: Inflict, *ends: str, phases: tuple[str, ...] = PHASES, of: s
 
 
 _FETCH, _BEFORE, _JOB = (FETCHING,), PHASES[:-1], (PULL, RUNNING)
-_ATTACH = {"codes": (137,), "home": ("attach last", "logs last --follow", "fetch last")}
+_ATTACH: dict[str, Any] = {"codes": (137,), "home": ("attach last", "logs last --follow", "fetch last")}
 _LINK = (sshd_child, blackhole, sshd_restart)
 _IN_A_CONTAINER: dict[str, Any] = {"docker": True, "of": "host"}
 CASES = [

@@ -32,12 +32,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fault_cases import CASES, OWN, Case
-from fault_world import COMPILER, MADE, STOP, Daemon, Unreached, World, job_says, until
-
+from bench.fault_cases import CASES, OWN, Case
+from bench.fault_world import COMPILER, MADE, STOP, Daemon, Unreached, World, job_says, until
 from ci_tasks.records import EXIT_CODES
 from tests.parts.processes import command_lines
 
@@ -60,7 +58,9 @@ def main() -> int:
         print("not exercised: clock_step, without a C compiler for its library", file=sys.stderr)
         cases = [case for case in cases if case.fault != "clock_step"]
     with contextlib.ExitStack() as stack:
-        daemon = None if options.docker is False else stack.enter_context(Daemon())
+        daemon = None if options.docker is False else Daemon()
+        if daemon:
+            stack.enter_context(daemon)
         cases = [case for case in cases if daemon or not case.docker]
 
         def perform(number: int) -> bool | None:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -79,7 +79,7 @@ class Arena:
         self.script = self.path / "gpu_lock_exec.py"
         self.script.write_text(quick)
 
-    def request(self, count: int, by: str) -> GpuRequest:
+    def request(self, count: int, by: Literal["job", "agent"]) -> GpuRequest:
         return GpuRequest(count, by, str(self.path / "locks" / "custom_gpu_lock_{gpu_id}.lock"), GPUS, GPUS)
 
     def environ(self, token: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -84,7 +84,7 @@ def _has(python: str, package: str) -> bool:
 
 def _figure(
     name: str, pair: Interpreters, words: Sequence[str], runs: int, without_bytecode: bool = False
-) -> dict[str, object]:
+) -> dict[str, Any]:
     _cost(pair.bare, words)  # not counted: disk cache
     if without_bytecode:
         shutil.rmtree(next(Path(pair.ours).parents[1].glob("lib/python3*/site-packages/__pycache__")))

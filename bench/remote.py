@@ -265,12 +265,12 @@ class World:
             file = path / f"package_{number % 97}" / f"module_{number}.py"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"# module {number}\n" + f"VALUE_{number} = {number * 7919}\n" * 40)
-        files = {
+        own = {
             ".github/workflows/pr-test.yml": WORKFLOW,
             "tests/first.sh": f'echo "{TOKEN} 0"\n',
             "tests/log.sh": f'echo "{TOKEN} 0"; cat {self.directory}/big.log\n',
         }
-        git.git(git.repository(path, files), "repack", "-adq")
+        git.git(git.repository(path, own), "repack", "-adq")
         return path
 
     def forget(self, name: str) -> None:
