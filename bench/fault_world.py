@@ -23,13 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.parts import Missing, dockerd, git, proxy, registry
+from tests.parts.processes import with_variable
+from tests.parts.sshd import Sshd
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from tests.parts import Missing, dockerd, git, proxy, registry  # noqa: E402
-from tests.parts.processes import with_variable  # noqa: E402
-from tests.parts.sshd import Sshd  # noqa: E402
-
 TIMEOUT_SECONDS = 60.0
 STOP = threading.Event()  # somebody has pressed ^C: every trial comes to its end
 LINES = 150
