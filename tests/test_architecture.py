@@ -313,7 +313,7 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 2_500,
     "ci_tasks/*.py": 993,
-    "ci_tasks/agent": 5_896,
+    "ci_tasks/agent": 5_899,
     "ci_tasks/checkout": 600,
     "ci_tasks/cli": 1_207,
     "ci_tasks/features": 5_708,
@@ -326,7 +326,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_571,
     "ci_tasks/workflow": 1_989,
     "docs": 128,
-    "tests": 31_999,
+    "tests": 31_997,
 }
 
 

@@ -133,10 +133,14 @@ def mark(run_dir: str) -> bytes:
     return os.fsencode("%s=%s" % (run_directory.ENV_RUN_DIR, run_directory.mark(run_dir)))
 
 
-def terminate(run_dir: str, group: Optional[int]) -> None:
-    """SIGTERM to every process of the run."""
-    for pid in of_run(run_dir, group):
+def terminate(run_dir: str, group: Optional[int], told: set[int]) -> bool:
+    """SIGTERM to every process of the run that is not among the `told` ones: others may begin while these end. Returns
+    whether any is alive."""
+    living = set(of_run(run_dir, group))
+    for pid in living - told:
         send(pid, signal.SIGTERM)
+    told |= living
+    return bool(living)
 
 
 def kill_all(run_dir: str, group: Optional[int]) -> int:

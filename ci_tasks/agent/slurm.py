@@ -437,8 +437,8 @@ def cancel(run_dir: str, kill: bool = False) -> None:
         group, containers = processes.orphaned_group(status, paths.path), RunContainers(paths.path)
         found = len(processes.of_run(paths.path, group))
         if not kill:
-            processes.terminate(paths.path, group)
-            _wait_while(lambda: bool(processes.of_run(paths.path, group)), containers.plan.grace_seconds)
+            told: set[int] = set()
+            _wait_while(lambda: processes.terminate(paths.path, group, told), containers.plan.grace_seconds)
         processes.kill_all(paths.path, group)
         processes.record_cleanup(paths, found, containers.remove())
 

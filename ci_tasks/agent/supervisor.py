@@ -194,9 +194,9 @@ class Supervisor:
     def _terminate(self) -> None:
         """SIGTERM, then the grace period. What the job prints meanwhile is logged: a full pipe would block it."""
         self.resources.stop_waiting()
-        processes.terminate(self.paths.path, self.status.group)
         deadline = time.monotonic() + self.plan.grace_seconds
-        while time.monotonic() < deadline and processes.of_run(self.paths.path, self.status.group):
+        told: set[int] = set()
+        while processes.terminate(self.paths.path, self.status.group, told) and time.monotonic() < deadline:
             self._pump(time.monotonic() + POLL_SECONDS)
 
     def _drain(self) -> None:

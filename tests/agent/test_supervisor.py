@@ -125,6 +125,14 @@ def test_a_cancel_and_a_timeout_end_the_whole_tree(run: Run, until: Until, end: 
     assert [processes.start_time(run.pid(name)) for name in PROCESSES] == [None] * 3
 
 
+def test_what_a_job_starts_while_it_is_ended_is_ended_with_it(run: Run, until: Until) -> None:
+    run.start("trap 'setsid sleep 300 & exit 9' TERM; cd $CI_TASKS_RUN_DIR; touch ready; while :; do sleep 0.05; done")
+    until(lambda: run.has("ready"))
+    run.cancel()
+    run.ended()
+    assert [event.event for event in run.events()] == ["started", "cancelled", "ended"], "nothing had to be killed"
+
+
 def test_the_end_is_noticed_at_once_although_a_daemon_keeps_the_output_open(run: Run) -> None:
     """It gets a second in which to write, then it is ended and counted; the run does not wait for it."""
     run.start("(sleep 0.3; echo late) & setsid sleep 300 & sleep 0.1; echo done; exit 0")

@@ -380,16 +380,14 @@ def test_trees_are_copied_side_by_side_without_their_repositories(with_submodule
     assert named == {snapshots.LFS: ("a/model.bin",)}
 
 
-def test_large_untracked_files_are_named_the_largest_first(
-    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_untracked_files_are_named_the_largest_first(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "LARGE_BYTES", 1000)
     for name, size in {"a": 999, "b": 1000, "new\nline": 5000, "ignored.log": 2000, "tracked": 2000}.items():
         (repo / name).write_bytes(bytes(size))
     (repo / "link").symlink_to("new\nline")
     git(repo, "add", "tracked")
     named: list[tuple[str, int]] = []
-    take_snapshot(repo, tmp_path / "store", large=named.extend)
+    take_snapshot(repo, repo.parent / "store", large=named.extend)
     assert named == [("new\nline", 5000), ("b", 1000)]
 
 

@@ -29,7 +29,6 @@ from ci_tasks.hosts.runs import RunState
 from ci_tasks.planning.placement import HostFacts
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, BatchResult
 from ci_tasks.report.live import HostProgress, RowProgress
-from ci_tasks.results.store import Batch
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
 from ci_tasks.run.events import Event, Message, ProgressView
 from ci_tasks.run.label import execute_label
@@ -199,11 +198,10 @@ class Played:
     def find_python(self, requested: str) -> tuple[str, str]:
         return "/agent/python3", "3.12.4"  # the agent's own
 
-    def use(self, batch: Batch, code: object) -> None:
+    def use(self, *_: object) -> None:
         pass
 
-    def send_ahead(self, code: object) -> None:
-        pass
+    send_ahead = release = detach = use
 
     def paths(self, run: RunDir) -> HostPaths:
         return HostPaths(f"/there/{Path(run.path).name}", "/there/environments", "/there/store", "/locks")
@@ -239,12 +237,6 @@ class Played:
     def cancel(self, rows: Iterable[PreparedRow], *, kill: bool) -> None:
         for row in rows:
             self.host.end(self.host.jobs[row.run.path], kill)
-
-    def release(self, row: PreparedRow) -> None:
-        pass
-
-    def detach(self) -> None:
-        pass
 
     def drain_messages(self) -> list[str]:
         messages, self.host.messages[:] = list(self.host.messages), []
