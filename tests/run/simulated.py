@@ -198,7 +198,7 @@ class Played:
     def find_python(self, requested: str) -> tuple[str, str]:
         return "/agent/python3", "3.12.4"  # the agent's own
 
-    def use(self, *_: object) -> None:
+    def use(self, *_: Any) -> None:
         pass
 
     send_ahead = release = detach = use
