@@ -106,11 +106,11 @@ def test_a_mount_inside_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_workspace_of_a_failed_run_stays_where_it_is_kept(run: Run, script: str) -> None:
     workspace = run.path / "workspace"
     workspace.mkdir()
-    run.plan.update(workspace=str(workspace), keep=True)
+    run.plan.update(workspace=str(workspace), keep=True, container={"runtime": "none"})
     run.start(script)
     kept = Kept(workspace=str(workspace)) if script == "exit 3" else None
     assert run.ended().kept == kept
-    assert workspace.exists() == bool(kept)
+    assert workspace.exists() == bool(kept) and os.uname().release in Path(run.paths.environment).read_text()
 
 
 @pytest.mark.parametrize("clean", [remove_run, end_and_clean], ids=["with the run", "without its log"])

@@ -1,7 +1,7 @@
 """A client that is killed before its rows begin: nothing goes on without it, and every command knows how it stands.
 
 The install steps stand for pip: they run until a file appears, and install nothing, so that a row which begins after
-them ends as blocked. They run here, and on a host over a real sshd.
+them ends as blocked. They run here, and on a host over a real sshd. See also `ci_tasks.run.interrupts`.
 """
 
 from __future__ import annotations

@@ -169,6 +169,7 @@ def test_without_evidence_no_row_is_chosen_and_those_like_it_are_near() -> None:
     unknown = identify_in(github.render(log_of(0, name="changed (4, x)")), EVERY[:4])
     assert (unknown.row, [candidate.row for candidate in unknown.nearest]) == (None, ["ckpt"])
     assert "no row's job is called 'changed (4, x)'" in unknown.why
+    assert "its EVAL is '1'; 2 rows fit" in identify_in(github.render(log_of(1)), job_name="").why
 
 
 def test_the_log_says_more_of_the_event_than_what_is_known_here() -> None:

@@ -31,8 +31,8 @@ LAUNCHED = {
         ["up"],
     ),
     "a program's output is not known": (
-        "U.exec_command(f\"x {subprocess.check_output(['id'])} {subprocess.run(['a']).returncode}\")",
-        ["x ⟨subprocess.check_output()⟩ 0"],
+        "U.exec_command(subprocess.check_output(['id']) + f\" x {subprocess.run(['a']).returncode}\")",
+        ["⟨subprocess.check_output()⟩ x 0"],
     ),
     "an assertion never ends it": ("assert os.path.exists('/made')\nU.exec_command('after')", ["after"]),
     "a decorator of a package": ("import ray\n@ray.remote\ndef f(): return 'x'\nU.exec_command(f())", ["x"]),

@@ -88,6 +88,7 @@ CASES: list[tuple[str, str | None]] = [
 def test_entries_are_added(before: str, after: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "hosts.yaml"
     file.write_text(before)
+    assert not add_overrides(file, [], "for slime") and "nothing to write" in capsys.readouterr().out
     assert add_overrides(file, [ENTRY], "for slime") is (after is not None)
     assert file.read_text() == (before if after is None else after)
     assert ADDED in capsys.readouterr().out
