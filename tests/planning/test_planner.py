@@ -164,7 +164,8 @@ def test_how_rows_run_beside_each_other_is_named(strategy: str, named: list[tupl
 
 
 @pytest.mark.parametrize(
-    ("value", "may_fail"), [("true", True), ("false", False), ("${{ matrix.info.num_gpus == 2 }}", True)]
+    ("value", "may_fail"),
+    [("'true'", True), ("'no'", False), ("false", False), ("${{ matrix.info.num_gpus == 2 }}", True)],
 )
 def test_a_job_may_be_allowed_to_fail(value: str, may_fail: bool) -> None:
     assert plan(workflow(f"    continue-on-error: {value}\n" + MATRIX + STEPS)).may_fail is may_fail

@@ -362,7 +362,7 @@ def test_the_index_and_parts_of_a_step_are_replaced_each_named_by_itself(
         (Override("j", "zzzz", skip=True), "job j has no step 'zzzz'; its steps: Install, Python, Test"),
         (Override("unit-test", "Install", skip=True), "there is no job 'unit-test'; did you mean 'unit-tests'?"),
         (Override("j", "Install", replace={"torch==1": "x"}), "step 'Install' has no text 'torch==1'"),
-        (Override("j", "Test", pip_index="default"), "step 'Test' has no pip command"),
+        (Override("j", "Test", pip_index=_MIRROR), "step 'Test' has no pip command"),
         (Override("of another workflow", "x", skip=True), None),
         (Override("j", "Install", pip_index="default"), None),
     ],
@@ -372,7 +372,7 @@ def test_an_override_that_changes_nothing_is_a_warning(override: Override, warni
     jobs = {"j": job_of(_PIP), "e2e-test-unit-tests": replace(job_of(_TWO), id="e2e-test-unit-tests")}
     head = "hosts.yaml: this override changes nothing: "
     assert override_warnings([override], jobs) == ([] if warning is None else [head + warning])
-    assert plan(_PIP, overrides=(override,)).steps
+    assert all("PIP_INDEX_URL" not in step.env for step in plan(_PIP, overrides=(override,)).steps)
 
 
 # Which leading steps rows share
