@@ -39,7 +39,7 @@ from ci_tasks.planning.placement import HostFacts, batch_script, on_slurm, withi
 from ci_tasks.records import BLOCKED, CANCELLED
 from ci_tasks.resources import make_home
 from ci_tasks.results import store
-from ci_tasks.results.progress import last_line
+from ci_tasks.results.runs import last_line, read_run_log
 from ci_tasks.results.store import Batch
 from ci_tasks.workflow.model import Row
 
@@ -450,7 +450,6 @@ class InstallLog:
             self._say(f"install steps: done in {time.monotonic() - self._begun:.0f} s")
             return None
         from ci_tasks.logs.causes import JobEnd
-        from ci_tasks.logs.reading import read_run_log
         from ci_tasks.results.judge_run import log_triage
 
         log = self._run.log

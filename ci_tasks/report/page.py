@@ -26,7 +26,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Event, GpuSample
 from ci_tasks.errors import printable, some
 from ci_tasks.logs.lines import blocks, segments, visible
-from ci_tasks.logs.metrics import Series
+from ci_tasks.logs.reading import Series
 from ci_tasks.records import PLANNED, RUNNING, RunEnvironment, RunRecord, overall
 from ci_tasks.report.markdown import Public
 from ci_tasks.report.results import NextStep, attempts, evidence_of, failures, rows_by_deviation, took, verdict

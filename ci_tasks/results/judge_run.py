@@ -28,11 +28,11 @@ from ci_tasks.agent.records import (
 from ci_tasks.agent.run_directory import RunDir, read_description, read_if_readable, read_plan, read_remote
 from ci_tasks.errors import Blocked, some
 from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
-from ci_tasks.logs.reading import LogFacts, read_run_log
+from ci_tasks.logs.reading import LogFacts
 from ci_tasks.records import PASSED, Hang, RunRecord, Triage
 from ci_tasks.results import probe_evidence
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, gpu_use, since
-from ci_tasks.results.runs import events_of, new_record, queue_seconds, save_record
+from ci_tasks.results.runs import events_of, new_record, queue_seconds, read_run_log, save_record
 from ci_tasks.results.verdict import collect_evidence, ended_as, judge, needs_triage, read_junit
 
 if TYPE_CHECKING:

@@ -1,18 +1,23 @@
-"""A run as its directory has it: whether it is over, its events, its times by our clock; and record.json, as it is
-written. `load` reads it."""
+"""A run as its directory has it: whether it is over, what its log says, its events, its times by our clock; and
+record.json, as it is written. `load` reads it.
+
+A log is read once, and what it says is kept beside it.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from ci_tasks import safe_output
+from ci_tasks import __version__, safe_output
 from ci_tasks.agent import processes, run_directory
-from ci_tasks.agent.codec import masked_record
-from ci_tasks.agent.files import content_of
+from ci_tasks.agent.codec import from_json, masked_record, to_json
+from ci_tasks.agent.files import content_of, open_file, read_file, replace_file
+from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import (
     Deviation,
     DockerInvocation,
@@ -24,10 +29,18 @@ from ci_tasks.agent.records import (
     read_events,
 )
 from ci_tasks.agent.run_directory import RunDir, read_description, read_remote, read_status, write_record
+from ci_tasks.logs.lines import LineReader
+from ci_tasks.logs.reading import LogFacts, LogReading, line_summary, read_log
 from ci_tasks.records import FAILED, NO_EVIDENCE, Attempt, LogDigest, RunEnvironment, RunRecord, Timings, Verdict
+from ci_tasks.registry import metric_formats
 from ci_tasks.results.store import read_state_if_readable
 from ci_tasks.results.verdict import ended_as
 
+READING = "reading.json"  # beside the log: what it says
+_PIECE = 1 << 18
+_LARGEST_READING = 1 << 23  # bytes; what would be larger is read again
+_ENDS = b"##[endgroup]", b"::endgroup::"  # of groups in GitHub's log
+_TAIL = 1 << 14  # bytes: a line of metrics alone may have several thousand
 LARGEST_EVENTS = 1 << 22  # bytes; the job can write there too
 _CI_GOES_ON = "; CI's run would not fail (continue-on-error)"
 _FAR = 1e12  # seconds since 1970; no clock says so
@@ -48,6 +61,67 @@ def pending_phase(run: RunDir) -> str:
     batch = read_state_if_readable(os.path.dirname(run.path))
     is_pending = batch is not None and batch.is_active and not os.path.exists(run.record)
     return batch.phase if batch is not None and is_pending else ""
+
+
+# -- its log -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _KeptReading:
+    """`log` says which log was read, by which version of this program."""
+
+    log: tuple[str, ...]
+    reading: LogReading
+
+
+def read_run_log(path: str, *more: LineReader) -> LogReading:
+    """Read the log of an ended run once, `more` readers too, and keep what it says beside it. Of a log that is missing,
+    nothing."""
+    try:
+        with open_file(path) as source:
+            log = _identity(os.fstat(source.fileno()))
+            reading = read_log(iter(lambda: source.read(_PIECE), b""), *more)
+    except OSError:
+        return LogReading(LogFacts())
+    with suppress(OSError, TypeError):  # a full disk, or metrics that are no JSON (nan): it is read again
+        content = to_json(_KeptReading(log, reading)).encode("utf-8", "backslashreplace")
+        if len(content) <= _LARGEST_READING:
+            replace_file(_kept_beside(path), content)
+    return reading
+
+
+def reading_of(path: str) -> LogReading:
+    """The same for a log that may be read already, or may grow. Nothing is written. Raises OSError."""
+    with open_file(path) as source:
+        status = os.fstat(source.fileno())
+        with suppress(OSError, ValueError):
+            kept = from_json(_KeptReading, read_file(_kept_beside(path), _LARGEST_READING), where=READING)
+            if kept.log == _identity(status):
+                return kept.reading
+        left = status.st_size  # it may be growing
+        return read_log(source.read(min(_PIECE, left - at)) for at in range(0, left, _PIECE))
+
+
+def _identity(status: os.stat_result) -> tuple[str, ...]:
+    return (__version__, str(status.st_size), str(status.st_mtime_ns))
+
+
+def _kept_beside(path: str) -> str:
+    return os.path.join(os.path.dirname(path), READING)
+
+
+def last_line(run: RunDir) -> str:
+    """The last line of a log that says something, safe for a terminal; a line of metrics in short."""
+    try:
+        with open_file(run.log) as source:
+            source.seek(0, os.SEEK_END)
+            source.seek(max(0, source.tell() - _TAIL))
+            lines = [line for line in source.read().splitlines() if line.strip()]
+    except OSError:
+        return ""
+    formats = metric_formats()
+    texts = (line_summary(line, formats) for line in reversed(lines) if not line.startswith(_ENDS))
+    return next((text for text in texts if any(char.isalnum() for char in text)), "")
 
 
 # -- events and times, by the clock of the run's host ------------------------------------------------------------------

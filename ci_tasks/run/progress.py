@@ -16,6 +16,7 @@ from ci_tasks.report import results
 from ci_tasks.report.live import STALLED, WAITING, HostProgress, RowProgress
 from ci_tasks.results import store
 from ci_tasks.results.load import known_deviations
+from ci_tasks.results.runs import last_line
 from ci_tasks.run.events import Event, HostChanged, Message, ProgressView, RowChanged
 from ci_tasks.safe_output import LogFilter, SafeStream, escape, terminal_of, terminal_width
 
@@ -189,8 +190,6 @@ class GrowingLog:
 def running_row_progress(row: str, run: RunDir, seconds: float, note: str, *, host: str = "") -> RowProgress:
     """How a started row stands: it waits for what others hold, it is silent, or it runs and this is its last line.
     `note` is what its host says that it does just now, if that is something else."""
-    from ci_tasks.results.progress import last_line  # what follows a log alone needs none of it
-
     status = read_status_if_readable(run)
     state, message = RUNNING, note
     if status.waiting:

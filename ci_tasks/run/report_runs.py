@@ -13,7 +13,6 @@ from ci_tasks import __version__
 from ci_tasks.agent.files import pieces_of
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status, read_status_if_readable
 from ci_tasks.errors import UsageError, some
-from ci_tasks.logs.reading import reading_of
 from ci_tasks.records import BatchResult, RunRecord
 from ci_tasks.registry import hooks
 from ci_tasks.report.brief import runs as brief_text
@@ -26,7 +25,7 @@ from ci_tasks.results import store
 from ci_tasks.results.gpu_samples import own_samples
 from ci_tasks.results.judge_run import gpu_samples
 from ci_tasks.results.load import load_record
-from ci_tasks.results.runs import events_of
+from ci_tasks.results.runs import events_of, reading_of
 from ci_tasks.run.progress import print_results
 
 ReportedRun = tuple[str, RunDir, RunRecord]  # id, directory, record

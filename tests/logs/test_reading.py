@@ -1,64 +1,24 @@
-"""A run's log is read once: what it says is kept beside it, and never believed of another log."""
+"""Metric lines as trainers write them → series over steps, and one line in short; for facts see test_facts."""
 
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
 
 import pytest
 
-from ci_tasks.logs import metrics, reading
-from ci_tasks.logs.metrics import KL, LOSS, REWARD, VALIDATION, family_of, read_series
-from ci_tasks.logs.reading import FILE, read_run_log, reading_of
-
-LOG = b"step 1: {'train/loss': 0.5}\n== 3 passed in 0.1s ==\n"
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    path = tmp_path / "log"
-    path.write_bytes(LOG)
-    return path
-
-
-def test_what_was_read_once_is_not_read_again(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = read_run_log(str(log))
-    assert first.facts.pytest == {"passed": 3}
-    assert [series.parts for series in first.series] == [(((1, 0.5),),)]
-    monkeypatch.setattr(reading, "read_log", None)
-    assert reading_of(str(log)) == first
-
-
-def test_a_log_that_changed_is_read_again(log: Path) -> None:
-    read_run_log(str(log))
-    log.write_bytes(LOG.replace(b"3", b"4"))
-    os.utime(log, ns=(1, 1))
-    assert reading_of(str(log)).facts.pytest == {"passed": 4}
-
-
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", "{}", "[" * 100_000, '{"log": ["1"], "reading": {"facts": {"metrics": "x"}}}']
+from ci_tasks.logs.reading import (
+    GRAD_NORM,
+    KL,
+    LOG_PROBS,
+    LOSS,
+    MOST_POINTS,
+    REWARD,
+    VALIDATION,
+    family_of,
+    line_summary,
+    metrics_summary,
+    read_series,
 )
-def test_a_file_that_does_not_hold_a_reading_is_passed_over(log: Path, content: str) -> None:
-    (log.parent / FILE).write_text(content)
-    assert reading_of(str(log)).facts.pytest == {"passed": 3}
-
-
-def test_metrics_that_are_no_numbers_in_json_are_read_again(log: Path) -> None:
-    log.write_bytes(b"step 1: {'train/loss': nan}\n")
-    assert str(read_run_log(str(log)).facts.values) == "{'train/loss': nan}"
-    assert str(reading_of(str(log)).facts.values) == "{'train/loss': nan}"
-
-
-def test_a_log_that_goes_on_or_is_missing_leaves_nothing_beside_it(log: Path, tmp_path: Path) -> None:
-    reading_of(str(log))
-    assert read_run_log(str(tmp_path / "none" / "log")).facts.last_line is None
-    assert os.listdir(tmp_path) == ["log"]
-
-
-# -- metric lines as trainers write them → series over steps -----------------------------------------------------------
-
 
 NAMES = [
     ("rollout/raw_reward", REWARD),
@@ -68,9 +28,9 @@ NAMES = [
     ("eval/aime", VALIDATION),
     ("val-core/openai/gsm8k/acc/mean@1", VALIDATION),
     ("train/kl_loss", KL),
-    ("train/train_rollout_logprob_abs_diff", metrics.LOG_PROBS),
-    ("training/rollout_probs_diff_mean", metrics.LOG_PROBS),
-    ("train/grad_norm", metrics.GRAD_NORM),
+    ("train/train_rollout_logprob_abs_diff", LOG_PROBS),
+    ("training/rollout_probs_diff_mean", LOG_PROBS),
+    ("train/grad_norm", GRAD_NORM),
     ("train/loss", LOSS),
     ("actor/pg_loss", LOSS),
     ("train/lr-pg_0", ""),
@@ -111,7 +71,7 @@ def test_a_long_training_keeps_its_spikes_in_bounded_memory() -> None:
         b"step %d: {'train/grad_norm': %d}\n" % (step, 99 if step == 7001 else step % 3) for step in range(20_000)
     )
     (points,) = read_series([log])[0].parts
-    assert len(points) <= metrics.MOST_POINTS
+    assert len(points) <= MOST_POINTS
     assert (7001, 99.0) in points
     assert points == tuple(sorted(points))
     assert points[-1][0] >= 19_990
@@ -122,5 +82,37 @@ def test_a_training_of_nothing_but_nan_and_one_that_begins_again_and_again_are_b
     rising = b"".join(b"step %d: {'train/loss': %s}\n" % (step, value) for step in range(5000))
     again = b"".join(b"step 0: {'train/grad_norm': %d}\n" % number for number in range(5000))
     by_name = {series.name: series.parts for series in read_series([rising, again])}
-    assert len(by_name["train/loss"][0]) <= metrics.MOST_POINTS
+    assert len(by_name["train/loss"][0]) <= MOST_POINTS
     assert len(by_name["train/grad_norm"]) == 20
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b"step 12: {'train/grad_norm': 1.5, 'train/loss': 0.412345}", "step 12, loss 0.4123"),
+        (b"(Manager pid=12, ip=10.0.0.1) x - rollout 3: {'rollout/raw_reward': 0.25}", "rollout 3, raw_reward 0.25"),
+        (b"\x1b[36m(Actor pid=1)\x1b[0m step 1: {'train/loss': nan}", "step 1, loss nan"),
+        (b"step 4: {'a/b': 1, 'c/d': 2}", "step 4, 2 metrics"),
+        # No line of metrics.
+        (b"", ""),
+        (b"step:3 - a/loss:0.1", ""),
+        (b"footstep 3: {'a': 1}", ""),
+        (b"Training Progress: 10%|#   | 3/30 [00:10<01:30]", ""),
+    ],
+)
+def test_a_line_of_metrics_in_short(line: bytes, expected: str) -> None:
+    assert metrics_summary(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b"step 1: {'train/loss': 2}", "step 1, loss 2"),
+        (b"(MegatronTrainRayActor pid=512) loading shard 3/8", "loading shard 3/8"),
+        (b"(MegatronTrainRayActor pid=512) ", "(MegatronTrainRayActor pid=512)"),
+        (b"\x1b[31mred\x1b[0m \x07bell", "red \ufffdbell"),
+        (b"(a remark) stays", "(a remark) stays"),
+    ],
+)
+def test_another_line_stays_without_the_actor_in_front(line: bytes, expected: str) -> None:
+    assert line_summary(line) == expected

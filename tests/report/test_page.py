@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_tasks.agent.records import Event, GpuProcessSample, GpuSample
-from ci_tasks.logs.metrics import Series
+from ci_tasks.logs.reading import Series
 from ci_tasks.records import GpuUse, ProbeSummary, RunRecord
 from ci_tasks.report.page import MOST_LINES, Bar, Run, gpu_charts, metric_charts, page, phases, timeline
 from ci_tasks.report.results import NextStep

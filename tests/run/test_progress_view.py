@@ -16,7 +16,7 @@ from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.records import BatchResult, RunRecord, together
 from ci_tasks.report.live import RUNNING, WAITING, HostProgress, RowProgress
 from ci_tasks.report.results import batch_result, statuses
-from ci_tasks.results.progress import last_line
+from ci_tasks.results.runs import last_line
 from ci_tasks.run import progress
 from ci_tasks.run.events import EventView, Message
 from tests.parts.json_files import write_json

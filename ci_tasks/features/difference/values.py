@@ -19,7 +19,7 @@ from pathlib import Path
 from ci_tasks.agent.codec import RecordError, parse
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.errors import UsageError, counted, one_line
-from ci_tasks.logs.metrics import Series, read_series
+from ci_tasks.logs.reading import Series, read_series
 from ci_tasks.registry import MetricFormat
 
 SHOWN, CONTRADICTED, NOT_SEEN = "shown", "contradicted", "not seen"

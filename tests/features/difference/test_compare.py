@@ -14,7 +14,7 @@ from ci_tasks.agent.records import Checkout, ContainerState, Deviation
 from ci_tasks.features.difference import compare as runs
 from ci_tasks.features.difference.compare import RunSide, compare_runs, text
 from ci_tasks.features.difference.values import Values, of_series
-from ci_tasks.logs.metrics import Series
+from ci_tasks.logs.reading import Series
 from ci_tasks.records import RunEnvironment, RunRecord, Triage
 from tests.parts.cases import named
 from tests.parts.golden import Golden

@@ -11,8 +11,8 @@ import pytest
 from ci_tasks.features.verl.judge.training_log import PrintedSettings, TrainingFacts, flat, read_run
 from ci_tasks.features.verl.judge.training_run import MISSING, asked_settings, equals_asked, unlike
 from ci_tasks.features.verl.levels.levels import LevelRequest, Training, trainings
+from ci_tasks.logs.reading import metrics_summary
 from ci_tasks.registry import metric_formats
-from ci_tasks.results.progress import metrics_summary
 from tests.features.verl.judge.conftest import Writer
 
 SMOKE = trainings(LevelRequest(0))[0]
