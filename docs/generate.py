@@ -20,10 +20,10 @@ from typing import Any
 
 from ci_tasks import registry
 from ci_tasks.agent.codec import JSON_SCHEMA, VERSION_KEY
-from ci_tasks.cli.command_line import help_of_command, overview
 from ci_tasks.cli.commands import HEADINGS, commands
 from ci_tasks.cli.commands.labels import RemoteOptions
 from ci_tasks.cli.options import flag_of, options_of
+from ci_tasks.cli.program import help_of_command, overview
 from ci_tasks.registry import Command
 
 DOCS = Path("docs")

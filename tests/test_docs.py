@@ -14,10 +14,10 @@ from urllib.parse import unquote
 import pytest
 
 from ci_tasks import config
-from ci_tasks.cli import command_line
-from ci_tasks.cli.command_line import SCRIPTS
+from ci_tasks.cli import program
 from ci_tasks.cli.list_runs import parse_time
 from ci_tasks.cli.options import build, options_of
+from ci_tasks.cli.program import SCRIPTS
 from ci_tasks.cli.sessions import parse_posargs
 from ci_tasks.errors import CiTasksError
 from ci_tasks.records import STATUSES
@@ -141,7 +141,7 @@ def test_the_help_of_every_command_begins_with_a_sentence() -> None:
     assert [name for name in COMMANDS if not re.fullmatch(r"[A-Z].{10,88}[.?]", COMMANDS[name].summary)] == []
 
 
-def parsed(argv: list[str]) -> list[command_line.ParsedCommand]:
+def parsed(argv: list[str]) -> list[program.ParsedCommand]:
     """The commands of a line, as the program reads it."""
     if argv[0] in ("--help", "-h"):
         assert argv[1] in COMMANDS
@@ -149,7 +149,7 @@ def parsed(argv: list[str]) -> list[command_line.ParsedCommand]:
     if argv[0] == "--print-completion-script":
         assert argv[1] in SCRIPTS
         return []
-    line = command_line.parse(argv)
+    line = program.parse(argv)
     return [] if line.current is line.program else [line.current]
 
 

@@ -109,7 +109,7 @@ def positional(help: str, **more: Any) -> Option:
     return Option(help, positional=True, **{"required": True, **more})
 
 
-_COMPLETION = "ci_tasks.cli.command_line"
+_COMPLETION = "ci_tasks.cli.program"
 
 # The checkout and its workflow.
 REPO = text("the checkout (default: CI_TASKS_REPO, the current directory, ../slime, the embedded sample)", "DIR")

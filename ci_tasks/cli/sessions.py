@@ -79,17 +79,17 @@ def _run_label(label: str, session: nox.Session) -> int:
 def parse_posargs(label: str, posargs: list[str]) -> RunOptions | None:
     """The options of a session from what follows nox's `--`: parts of row names, and the options of `remote` that are
     declared for nox. Prints --help and returns None for it. Raises UsageError."""
-    from ci_tasks.cli import command_line
+    from ci_tasks.cli import program
     from ci_tasks.cli.commands.labels import RemoteOptions
     from ci_tasks.cli.options import build, options_of, positional
 
     rows = positional("parts of row names; only rows whose names contain one of them", kind=tuple, required=False)
     accepted = {"rows": rows, **{name: option for name, option in options_of(RemoteOptions).items() if option.nox}}
     name = f"nox -s {label} --"
-    session = command_line.ParsedCommand(name, {**accepted, "help": command_line.PROGRAM_OPTIONS["help"]})
-    values = command_line.parse(posargs, session).program.values
+    session = program.ParsedCommand(name, {**accepted, "help": program.PROGRAM_OPTIONS["help"]})
+    values = program.parse(posargs, session).program.values
     if "help" in values:
-        print("\n".join(command_line.help_of_session(name, accepted)))
+        print("\n".join(program.help_of_session(name, accepted)))
         return None
     only = ",".join(values["rows"]) if "rows" in values else None
     return build(RemoteOptions, {"host": "local", **values, "label": label, "only": only}, name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.cli.command_line import candidates
+from ci_tasks.cli.program import candidates
 from tests.fixtures import cannot
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -101,7 +101,7 @@ print(*sorted(set(sys.modules) - before))
 """
     modules = _python(program, tmp_path).split()
     assert "ci_tasks.run.checkout_source" in modules
-    assert sorted((LOOKS | NO_RECORDS | {"ci_tasks.config", "ci_tasks.cli.command_line"}) & set(modules)) == []
+    assert sorted((LOOKS | NO_RECORDS | {"ci_tasks.config", "ci_tasks.cli.program"}) & set(modules)) == []
 
 
 def test_the_agent_of_a_row_loads_nothing_for_what_few_rows_have(tmp_path: Path) -> None:

@@ -6,19 +6,8 @@ import math
 
 import pytest
 
-from ci_tasks.logs.reading import (
-    GRAD_NORM,
-    KL,
-    LOG_PROBS,
-    LOSS,
-    MOST_POINTS,
-    REWARD,
-    VALIDATION,
-    family_of,
-    line_summary,
-    metrics_summary,
-    read_series,
-)
+from ci_tasks.logs import reading
+from ci_tasks.logs.reading import KL, LOSS, REWARD, VALIDATION, family_of, read_series
 
 NAMES = [
     ("rollout/raw_reward", REWARD),
@@ -28,9 +17,9 @@ NAMES = [
     ("eval/aime", VALIDATION),
     ("val-core/openai/gsm8k/acc/mean@1", VALIDATION),
     ("train/kl_loss", KL),
-    ("train/train_rollout_logprob_abs_diff", LOG_PROBS),
-    ("training/rollout_probs_diff_mean", LOG_PROBS),
-    ("train/grad_norm", GRAD_NORM),
+    ("train/train_rollout_logprob_abs_diff", reading.LOG_PROBS),
+    ("training/rollout_probs_diff_mean", reading.LOG_PROBS),
+    ("train/grad_norm", reading.GRAD_NORM),
     ("train/loss", LOSS),
     ("actor/pg_loss", LOSS),
     ("train/lr-pg_0", ""),
@@ -71,7 +60,7 @@ def test_a_long_training_keeps_its_spikes_in_bounded_memory() -> None:
         b"step %d: {'train/grad_norm': %d}\n" % (step, 99 if step == 7001 else step % 3) for step in range(20_000)
     )
     (points,) = read_series([log])[0].parts
-    assert len(points) <= MOST_POINTS
+    assert len(points) <= reading.MOST_POINTS
     assert (7001, 99.0) in points
     assert points == tuple(sorted(points))
     assert points[-1][0] >= 19_990
@@ -82,7 +71,7 @@ def test_a_training_of_nothing_but_nan_and_one_that_begins_again_and_again_are_b
     rising = b"".join(b"step %d: {'train/loss': %s}\n" % (step, value) for step in range(5000))
     again = b"".join(b"step 0: {'train/grad_norm': %d}\n" % number for number in range(5000))
     by_name = {series.name: series.parts for series in read_series([rising, again])}
-    assert len(by_name["train/loss"][0]) <= MOST_POINTS
+    assert len(by_name["train/loss"][0]) <= reading.MOST_POINTS
     assert len(by_name["train/grad_norm"]) == 20
 
 
@@ -101,7 +90,7 @@ def test_a_training_of_nothing_but_nan_and_one_that_begins_again_and_again_are_b
     ],
 )
 def test_a_line_of_metrics_in_short(line: bytes, expected: str) -> None:
-    assert metrics_summary(line) == expected
+    assert reading.metrics_summary(line) == expected
 
 
 @pytest.mark.parametrize(
@@ -115,4 +104,4 @@ def test_a_line_of_metrics_in_short(line: bytes, expected: str) -> None:
     ],
 )
 def test_another_line_stays_without_the_actor_in_front(line: bytes, expected: str) -> None:
-    assert line_summary(line) == expected
+    assert reading.line_summary(line) == expected

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ci_tasks.run.hosts_files import ListedHost
 
 _STATUS = "only these statuses: passed, failed, vacuous, …; several with commas (default: all but planned)"
-_STATUSES = "ci_tasks.cli.command_line:statuses"
+_STATUSES = "ci_tasks.cli.program:statuses"
 _TRUST = "apply the overrides of the checkout's own hosts.yaml, until that file changes"
 _DAYS = "remove runs older than this: here all, on other hosts only other people's (default there: 14)"
 _ALL = "also remove what --keep kept, runs whose results are not fetched, and packages that runs share"

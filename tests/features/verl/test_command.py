@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.cli.command_line import parse
 from ci_tasks.cli.options import build
+from ci_tasks.cli.program import parse
 from ci_tasks.errors import UsageError
 from ci_tasks.features.verl.command import level_request, verl
 from ci_tasks.features.verl.levels.levels import LevelRequest
