@@ -28,8 +28,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan, QueryAnswer
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_status, read_status_if_readable, write_record
 from ci_tasks.agent.slurm import SCRIPT, end_and_clean, remove_run
-from ci_tasks.checkout import delivery
-from ci_tasks.checkout.snapshot import OnLarge, Snapshot, take_snapshot
+from ci_tasks.checkout.snapshot import OnLarge, Snapshot, clone, prune_store, take_snapshot
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked, CiTasksError
 from ci_tasks.given_values import OverlaySource
@@ -319,7 +318,7 @@ class Executor(RemoteRunManager):
                 connection.request(Request("prune", days=OLD_DAYS))
                 connection.cache.pruned_at = time.time()
                 for recorded in (store.home() / "sync").glob("*/recorded"):
-                    delivery.prune_store(recorded.parent)
+                    prune_store(recorded.parent)
 
 
 class LocalExecutor(Executor):
@@ -342,7 +341,7 @@ class LocalExecutor(Executor):
     def _make(self, run: RunDir, plan: Plan, has_checkout: bool) -> None:
         create(run, plan, archive.for_this_machine())
         if has_checkout:
-            delivery.clone(self._code, Path(plan.workspace))
+            clone(self._code, Path(plan.workspace))
 
     def _remote_run(self, run: RunDir, plan: Plan, directory: str) -> RemoteRun:
         remote_run = super()._remote_run(run, plan, directory)

@@ -30,8 +30,7 @@ from ci_tasks.agent.protocol import UPDATE, FrameError, Request, RunUpdate
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan, RemoteLocation
 from ci_tasks.agent.run_directory import RunDir, given_secrets, read_plan, read_remote, read_status, write_record
-from ci_tasks.checkout.delivery import thin_pack
-from ci_tasks.checkout.snapshot import Snapshot
+from ci_tasks.checkout.snapshot import Snapshot, thin_pack
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
 from ci_tasks.hosts.connection import Channel, PendingRequest, Receiver, ReconnectingConnection, RequestRefused, host_id

@@ -168,7 +168,7 @@ def _undecided(source: CheckoutSource, job: Job, event: EventContext) -> Workflo
 def _clone(source: CheckoutSource, base: str | None) -> Iterator[tuple[Path, Checkout]]:
     from tempfile import TemporaryDirectory
 
-    from ci_tasks.checkout.delivery import materialize  # hardly any workflow has such a job
+    from ci_tasks.checkout.snapshot import materialize  # hardly any workflow has such a job
 
     if not source.sample:
         resolve_rev(source.path, base or BASE)

@@ -30,8 +30,7 @@ from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import RunDir, read_record
-from ci_tasks.checkout.delivery import materialize
-from ci_tasks.checkout.snapshot import Snapshot
+from ci_tasks.checkout.snapshot import Snapshot, materialize
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError, counted
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues

@@ -23,8 +23,7 @@ import pytest
 
 from ci_tasks.agent.containers import remove_own
 from ci_tasks.agent.git import MissingBase, StoreError
-from ci_tasks.checkout.delivery import materialize, thin_pack
-from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
+from ci_tasks.checkout.snapshot import Snapshot, materialize, take_snapshot, thin_pack
 from ci_tasks.errors import CheckoutError
 from tests.agent.trees.support import Host, receive
 from tests.checkout.repositories import fingerprint

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent.records import Overlay
-from ci_tasks.checkout.delivery import materialize
 from ci_tasks.checkout.repository import pinned_commit
-from ci_tasks.checkout.snapshot import check_distinct, find_modules, take_snapshot
+from ci_tasks.checkout.snapshot import check_distinct, find_modules, materialize, take_snapshot
 from ci_tasks.errors import CheckoutError, UsageError
 from ci_tasks.given_values import GivenValues, OverlaySource
 from tests.checkout.repositories import commit, git, make_repo

@@ -18,9 +18,16 @@ from ci_tasks.agent.git import MissingBase
 from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.workspace import TreeStore
 from ci_tasks.checkout import snapshot as snapshots
-from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side, materialize, prune_store, thin_pack
 from ci_tasks.checkout.repository import BASE, resolve_rev
-from ci_tasks.checkout.snapshot import Snapshot, take_snapshot
+from ci_tasks.checkout.snapshot import (
+    Snapshot,
+    all_conversions,
+    copy_side_by_side,
+    materialize,
+    prune_store,
+    take_snapshot,
+    thin_pack,
+)
 from ci_tasks.errors import CheckoutError
 from tests.agent.trees.support import receive
 from tests.checkout.repositories import CHANGES, change, commit, contents, git, make_repo, untouched

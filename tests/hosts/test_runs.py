@@ -28,8 +28,7 @@ from ci_tasks.agent.docker_argv import ContainerRules
 from ci_tasks.agent.protocol import Request
 from ci_tasks.agent.records import CheckoutPart, Plan, QueryAnswer, Status
 from ci_tasks.agent.run_directory import RunDir, read_remote, read_status
-from ci_tasks.checkout.delivery import thin_pack
-from ci_tasks.checkout.snapshot import take_snapshot
+from ci_tasks.checkout.snapshot import take_snapshot, thin_pack
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.hosts import runs

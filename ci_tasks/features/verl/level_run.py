@@ -22,7 +22,7 @@ from ci_tasks.agent.codec import encode, from_json, to_json
 from ci_tasks.agent.files import pieces_of
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.run_directory import RunDir, read_plan
-from ci_tasks.checkout.delivery import all_conversions, copy_side_by_side
+from ci_tasks.checkout.snapshot import all_conversions, copy_side_by_side
 from ci_tasks.config import Config
 from ci_tasks.errors import EXIT_CANCELLED, CheckoutError, UsageError, printable
 from ci_tasks.features.verl.judge.learning import REWARD, values_of
