@@ -107,7 +107,7 @@ class Triage:
 
     `verdict` is `failed` (the code under test or its configuration), `blocked` (the environment), `passed` (nothing
     failed), `cancelled`, or `unknown` (neither an exit code nor an end was seen); `cause` one of the classes of
-    rules.yaml, `unknown` if no rule knows, `pass` if nothing failed; `group` one of `logs.causes.GROUPS`. `line` has no
+    rules.yaml, `unknown` if no rule knows, `pass` if nothing failed; `group` is that of `cause`. `line` has no
     escape sequences; `text` is the same without timestamp, rank and actor. `kind` is equal for failures with the same
     exception, message and file; `signature` for those whose `evidence` is equal too: two runs of one failure. Both are
     "" if nothing failed. `confidence` is between 0 and 1. `context` are the lines around, the failing one among them;

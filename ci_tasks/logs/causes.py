@@ -1,19 +1,15 @@
-"""The words of a triage: causes and their groups, and what is known of a job beside its log. The answer itself is
-`records.Triage`."""
+"""What a triage is asked and answers with: what is known of a job beside its log, and causes with their groups. The
+answer itself is `records.Triage`."""
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 from ci_tasks.agent.evidence import NotedException, ProcessEvidence, RunEvidence
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Triage
+from ci_tasks.records import CANCELLED
 
-NOTHING = "pass"
-"""The cause where nothing failed."""
-
+NOTHING = "pass"  # the cause where nothing failed
 UNKNOWN = "unknown"
 CODE, MACHINE, DEPENDENCY, NETWORK = "code", "machine", "dependency", "network"
 _GROUPS = {
@@ -29,47 +25,9 @@ _GROUPS = {
     MACHINE: "disk_full gpu_busy gpu_hardware image_pull permission_docker port_in_use rocr_conflict",
     CANCELLED: CANCELLED,
 }
-GROUPS = (*_GROUPS, UNKNOWN)
 _GROUP_OF = {cause: group for group, causes in _GROUPS.items() for cause in causes.split()}
 TIMEOUT_HANG = "timeout_hang"
 NOT_SAID = "no line says why; this is one of the last"
-
-NOT_SEEN = Triage(UNKNOWN, UNKNOWN, None, "", "", 0.0)
-"""Of a log whose end was not read, and that shows no failure until there."""
-
-
-VERDICTS = {
-    FAILED: "failed: the code under test, or its configuration",
-    BLOCKED: "blocked: the environment, not the code",
-    CANCELLED: "cancelled: a person or a newer run stopped it",
-    PASSED: "passed: nothing failed in this log",
-    UNKNOWN: "unknown: the log shows no end of the job; `triage --exit-code N` takes its exit code",
-}
-_MOST_TESTS, _FEW_TESTS = 10, 2  # that are named, and that a command names
-
-
-def cause_sentence(triage: Triage) -> str:
-    """The cause in words, and its name."""
-    return f"{triage.reason} ({triage.cause})" if triage.reason else triage.cause
-
-
-def tests_sentence(triage: Triage) -> str:
-    """`2 tests failed: tests/a.py::x (a.py:42), …`"""
-    count, shown = len(triage.tests), ", ".join(triage.tests[:_MOST_TESTS])
-    return f"{count} test{'s' * (count > 1)} failed: {shown}{', …' if count > _MOST_TESTS else ''}"
-
-
-def next_command(triage: Triage, source: str, takes_gpus: bool = False) -> str:
-    """What to do about it; "" if nothing is known to have failed. `source` is the log's file or URL, `-` what was
-    piped in. A job that `takes_gpus` needs a host. Of few tests that failed, it runs those alone."""
-    option = "--url" if source.startswith("https://") else "--log"
-    log = f"{'FILE' if source == '-' else shlex.quote(source)}{' --host HOST' * takes_gpus}"
-    tests = [test.partition(" (")[0].partition("[")[0] for test in triage.tests if ".py::" in test]
-    only = "".join(f" --test {shlex.quote(test)}" for test in tests) if len(triage.tests) <= _FEW_TESTS else ""
-    first, *others = [name for names in triage.jobs for name in re.split(r", (?![^(]*\))", names)] or [""]
-    job = f" --job {shlex.quote(first)}" if others else ""  # of several that failed, `reproduce` asks for one
-    blocked = "start the job again; if it ran on your host, `ci-tasks doctor --host H`"
-    return {FAILED: f"ci-tasks reproduce {option} {log}{job}{only}", BLOCKED: blocked}.get(triage.verdict, "")
 
 
 def group_of(cause: str) -> str:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from ci_tasks.errors import printable
-from ci_tasks.logs.causes import UNKNOWN, VERDICTS, cause_sentence, next_command, tests_sentence
-from ci_tasks.records import PASSED, Hang, RunRecord, Triage
+from ci_tasks.logs.causes import UNKNOWN
+from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Hang, RunRecord, Triage
 from ci_tasks.report.table import Table, wrapped
 
+VERDICTS = {
+    FAILED: "failed: the code under test, or its configuration",
+    BLOCKED: "blocked: the environment, not the code",
+    CANCELLED: "cancelled: a person or a newer run stopped it",
+    PASSED: "passed: nothing failed in this log",
+    UNKNOWN: "unknown: the log shows no end of the job; `triage --exit-code N` takes its exit code",
+}
+_MOST_TESTS, _FEW_TESTS = 10, 2  # that are named, and that a command names
 _MOST_OTHERS = 3
 _MOST_GROUPS = 20
 _SURE = 0.8  # from here on the other candidates are not worth a person's time
@@ -48,6 +57,30 @@ def describe(triage: Triage, width: int | None = None, source: str = "", takes_g
     context = ["", *(part for each in around for part in _numbered(*each, triage.line_no, width))] if around[1:] else []
     shown = [*body, *map(printable, context), *(["", *follows] if follows else [])]
     return [VERDICTS.get(triage.verdict, triage.verdict), *shown]
+
+
+def cause_sentence(triage: Triage) -> str:
+    """The cause in words, and its name."""
+    return f"{triage.reason} ({triage.cause})" if triage.reason else triage.cause
+
+
+def tests_sentence(triage: Triage) -> str:
+    """`2 tests failed: tests/a.py::x (a.py:42), …`"""
+    count, shown = len(triage.tests), ", ".join(triage.tests[:_MOST_TESTS])
+    return f"{count} test{'s' * (count > 1)} failed: {shown}{', …' if count > _MOST_TESTS else ''}"
+
+
+def next_command(triage: Triage, source: str, takes_gpus: bool = False) -> str:
+    """What to do about it; "" if nothing is known to have failed. `source` is the log's file or URL, `-` what was
+    piped in. A job that `takes_gpus` needs a host. Of few tests that failed, it runs those alone."""
+    option = "--url" if source.startswith("https://") else "--log"
+    log = f"{'FILE' if source == '-' else shlex.quote(source)}{' --host HOST' * takes_gpus}"
+    tests = [test.partition(" (")[0].partition("[")[0] for test in triage.tests if ".py::" in test]
+    only = "".join(f" --test {shlex.quote(test)}" for test in tests) if len(triage.tests) <= _FEW_TESTS else ""
+    first, *others = [name for names in triage.jobs for name in re.split(r", (?![^(]*\))", names)] or [""]
+    job = f" --job {shlex.quote(first)}" if others else ""  # of several that failed, `reproduce` asks for one
+    blocked = "start the job again; if it ran on your host, `ci-tasks doctor --host H`"
+    return {FAILED: f"ci-tasks reproduce {option} {log}{job}{only}", BLOCKED: blocked}.get(triage.verdict, "")
 
 
 def hang_groups(hang: Hang, width: int | None = None) -> list[str]:

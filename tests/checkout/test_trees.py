@@ -19,15 +19,7 @@ from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.workspace import TreeStore
 from ci_tasks.checkout import snapshot as snapshots
 from ci_tasks.checkout.repository import BASE, resolve_rev
-from ci_tasks.checkout.snapshot import (
-    Snapshot,
-    all_conversions,
-    copy_side_by_side,
-    materialize,
-    prune_store,
-    take_snapshot,
-    thin_pack,
-)
+from ci_tasks.checkout.snapshot import Snapshot, materialize, take_snapshot, thin_pack
 from ci_tasks.errors import CheckoutError
 from tests.agent.trees.support import receive
 from tests.checkout.repositories import CHANGES, change, commit, contents, git, make_repo, untouched
@@ -378,12 +370,12 @@ def test_trees_are_copied_side_by_side_without_their_repositories(with_submodule
     (with_submodule / "model.bin").write_text("weights")
     (with_submodule / "x.log").write_text("ignored")
     with untouched(with_submodule):
-        made = copy_side_by_side({"a": with_submodule, "b": other}, tmp_path / "pair", {"c": "HEAD"})
+        made = snapshots.copy_side_by_side({"a": with_submodule, "b": other}, tmp_path / "pair", {"c": "HEAD"})
     files = {str(path.relative_to(tmp_path / "pair")) for path in (tmp_path / "pair").rglob("*") if path.is_file()}
     assert {"a/model.bin", "a/third party/kept.txt", "b/kept.txt"} <= files
     assert (tmp_path / "pair/a/model.bin").read_text() == "weights"
     assert not any(".git/" in f"{name}/" or name.endswith(".log") for name in files)
-    named = {found.why: found.files for found in all_conversions(made)}
+    named = {found.why: found.files for found in snapshots.all_conversions(made)}
     assert named == {snapshots.LFS: ("a/model.bin",)}
 
 
@@ -420,7 +412,7 @@ def test_what_was_recorded_long_ago_goes_and_comes_back_where_it_is_needed(repo:
     for path in store.rglob("*"):
         os.utime(path, (time.time() - 91 * DAY,) * 2)
     young = tree(repo, store, "young\n")
-    prune_store(store)
+    snapshots.prune_store(store)
     assert [name in objects(store) for name in (old, young)] == [False, True]
     assert tree(repo, store, "kept here\n") == old and old in objects(store)
 
@@ -433,9 +425,9 @@ def test_a_store_that_was_not_used_for_long_is_removed_unless_it_is_in_use(repo:
         os.utime(path, (time.time() - 15 * DAY,) * 2)
     with file_lock(str(others[2] / "lock"), exclusive=True, timeout=0):
         for other in others:
-            prune_store(other)
+            snapshots.prune_store(other)
     assert [path.exists() for path in others] == [False, True, True]
     os.utime(others[1], (time.time() - 15 * DAY,) * 2)
     take_snapshot(repo, others[1])
-    prune_store(others[1])
+    snapshots.prune_store(others[1])
     assert others[1].exists()

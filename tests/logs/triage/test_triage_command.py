@@ -1,5 +1,5 @@
 """`triage` of whatever somebody hands it: an answer or a clear error, and never a byte that moves the cursor. It is
-printed by `ci_tasks.report.triage` and `ci_tasks.report.brief`, in words of `ci_tasks.logs.causes`."""
+printed by `ci_tasks.report.triage` and `ci_tasks.report.brief`."""
 
 from __future__ import annotations
 
