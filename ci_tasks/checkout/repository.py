@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import weakref
 from collections.abc import Sequence
@@ -105,6 +104,8 @@ class Repository:
     @cached_property
     def own(self) -> Path:
         """A git directory of ours that has the repository's references, and goes with this object."""
+        import shutil  # with every format of archives: commands that only look have no such directory
+
         own = Path(make_temporary_directory())
         weakref.finalize(self, shutil.rmtree, own, ignore_errors=True)
         make_repository(str(own), more_config="refstorage = reftable\n" * (self.common / "reftable").is_dir())
