@@ -151,6 +151,7 @@ def make_venv(run_dir: str, directory: str) -> None:
         environment.give_up()
         _print("shared packages were changed, so they are installed again: %s" % _named(changed))
         environment = None
+    print("creating the venv of the install steps", flush=True)  # it takes seconds, and pip says nothing yet
     create_venv(directory, environment.prefix if environment else None)
     if environment is None:
         _write(run_dir, _KEY, key)

@@ -238,7 +238,7 @@ def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str =
             problem = problem or str(error).splitlines()[0]
         if commit_of(git, commit):
             return store
-    raise CheckoutError(f"commit {commit[:12]}, which CI ran, is neither in {source} nor at {url}", hint=problem)
+    raise CheckoutError(f"commit {commit[:12]} is not in {source}, and {url} did not give it", hint=problem)
 
 
 # -- history ----------------------------------------------------------------------------------------------------------

@@ -63,13 +63,17 @@ def _exit_code(command: Callable[[], int]) -> int:
 
 def _system_error(error: OSError) -> tuple[str, int]:
     """What to say of it, and its exit code."""
+    from ci_tasks.resources import home  # no command needs it to start
+
     debug_log.debug("system error", exc_info=error)
     if isinstance(error, BrokenPipeError) and (_is_closed_pipe(1) or _is_closed_pipe(2)):  # `head`, or a pager's end
         _discard_output()
         return "", errors.EXIT_CLOSED_PIPE
     if error.errno == errno.ENAMETOOLONG:  # a word that a person has typed
         return f"{error.strerror}: {errors.shortened(str(error.filename), 60)!r}", errors.EXIT_USAGE
-    if error.errno not in _STORAGE_ERRORS:
+    parent = os.path.dirname(str(error.filename or ""))
+    is_no_home = error.errno == errno.ENOENT and parent == str(home())  # as in /proc
+    if error.errno not in _STORAGE_ERRORS and not is_no_home:
         debug_log.bug("in the main thread", error)
         return "", errors.EXIT_BUG
     if error.filename is None:  # perhaps of the output, which Python would flush again at its end

@@ -38,7 +38,7 @@ AFTER_STEPS = (
     b"A job completed hook has been configured",
 )
 FAILED_STEPS_ONLY = "set-up, checkout and image: `--log-failed` prints failed steps alone; `gh run view --log` has all"
-_ERROR = b"##[error]"
+_ERROR = re.compile(rb"(?:\x1b\[[\d;]*m)*##\[error\]")
 _EXIT = re.compile(rb"Process completed with exit code (-?\d{1,10})\.\s*")
 _TIMEOUT = re.compile(rb"The action '(.{0,300})' has timed out after (\d{1,6}) minutes\.\s*")
 _HEAD = 1 << 16  # bytes at the beginning that are all read: nearly every log shows its form there
@@ -193,8 +193,8 @@ class _JobParser:
         if is_own and text.startswith(AFTER_STEPS):
             self._is_whole = self._is_whole or text.startswith(LAST_MESSAGE)
             self._is_cleaning_up = bool(self._steps)
-        elif is_own and text.startswith(_ERROR):
-            self._error(text.removeprefix(_ERROR))
+        elif is_own and (error := _ERROR.match(text)):
+            self._error(text[error.end() :].removesuffix(_RESET))
         elif not self._steps:
             self._has_set_up = self._has_set_up or text.startswith((RUNNER, b"Complete job name: "))
             self._setup.feed(text)

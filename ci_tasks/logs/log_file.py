@@ -167,7 +167,7 @@ def _refuse_binary(head: bytes, name: str) -> None:
     # By lines: a log with a tensor's bytes in it is a log still.
     lines = head.split(b"\n")
     if sum(bool(_CONTROL.search(line)) for line in lines) * 2 > len(lines):
-        raise UsageError(f"{name!r} is binary, not a log", hint="UTF-8 text, gzip and the zip of a run's logs are read")
+        raise UsageError(f"{name!r} is binary, not a log", hint="save it as UTF-8; gzip and a zip of logs are read too")
 
 
 def _opened(path: str) -> BinaryIO:

@@ -183,7 +183,7 @@ def _record(batch: str, number: int, text: str) -> RunRecord:
     """The run's own record if it exists."""
     run = index.run_dir(batch, number)
     try:
-        if os.path.exists(run.plan):
+        if os.path.isdir(run.path):  # a run of another client has no plan here
             return load_record(run)
     except _UNREADABLE:
         return from_json(RunRecord, text, where="history")

@@ -19,7 +19,6 @@ from ci_tasks.results.store import BatchState, read_state_if_readable
 
 NOT_PASSED, RUNS = (FAILED, VACUOUS, BLOCKED, LOST), (RUNNING,)
 _MOST_LISTED = 12
-_WORDS = {NOT_PASSED: "did not pass", RUNS: "runs"}
 
 
 class UnreadableRun(UsageError):
@@ -58,19 +57,18 @@ def find_one(name: str, statuses: tuple[str, ...] = NOT_PASSED) -> tuple[str, Ru
         return runs[0]
     found = {id: load_record(run) for id, run in runs}
     chosen = choose(name, found, statuses)
-    words = f"{chosen}: {found[chosen].row}, the only one of {len(runs)} rows that {_WORDS[statuses]}"
-    print(words, file=sys.stderr, flush=True)
+    print(f"{chosen}: {found[chosen].row} {found[chosen].status}, of {len(runs)} runs", file=sys.stderr, flush=True)
     return chosen, dict(runs)[chosen]
 
 
 def choose(name: str, records: Mapping[str, RunRecord], statuses: tuple[str, ...] = NOT_PASSED) -> str:
-    """The id of the only run with such a status. Raises UsageError, whose hint lists the runs that may be meant, for
-    the COMMAND that ci_tasks.cli.program fills in."""
-    candidates = {id: record for id, record in records.items() if record.status in statuses}
-    if len(candidates) == 1:
-        return next(iter(candidates))
-    listed = (candidates or records).items()
-    lines = [f"  ci-tasks COMMAND {id}  {record.status}  {record.row}" for id, record in listed]
+    """The id of the only run with such a status, or of the newest if all of them, or else all runs, are of one row.
+    Raises UsageError, whose hint lists the runs that may be meant, for the COMMAND that ci_tasks.cli.program fills
+    in."""
+    candidates = {id: record for id, record in records.items() if record.status in statuses} or records
+    if len({record.row for record in candidates.values()}) == 1:
+        return list(candidates)[-1]
+    lines = [f"  ci-tasks COMMAND {id}  {record.status}  {record.row}" for id, record in candidates.items()]
     more = [f"  and {len(lines) - _MOST_LISTED} more: `ci-tasks runs`"] if len(lines) > _MOST_LISTED else []
     raise UsageError(f"{name!r} has {len(records)} rows; pick one", hint="\n".join([*lines[:_MOST_LISTED], *more]))
 

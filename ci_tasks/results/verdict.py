@@ -78,7 +78,7 @@ def collect_evidence(junit: Junit | None, log: LogFacts, *, defines_tests: bool,
 
 def needs_triage(ended: JobEnd) -> bool:
     """Whether the log's reason for a failure matters: the job ran, and did not get through."""
-    return ended.end in ("exit", "timeout") and ended.exit_code != 0
+    return ended.end in ("exit", "timeout") and ended.exit_code != 0 and not ended.log_error
 
 
 def judge(

@@ -155,8 +155,8 @@ def _undecided(source: CheckoutSource, job: Job, event: EventContext) -> Workflo
         rows.row_resolver(source.workflow, job, rows.blank_row(job), event).known(job.matrix)
     except UnknownValueError as error:
         jobs = ", ".join(rows.missing_outputs(job, event))
-        option = f"--run-needs runs {jobs} here, or " if jobs else ""
-        return UnknownValueError(f"the rows are not known: {error.message}", hint=f"{option}{error.hint}")
+        option = f"; with --run-needs, `jobs` and `plan` run {jobs} here" if jobs else ""
+        return UnknownValueError(f"the rows are not known: {error.message}", hint=f"{error.hint}{option}")
     assert job.call is not None, "its own matrix is known, so the matrix of a calling job is not"
     return _undecided(source, job.call.caller, event)
 
@@ -196,7 +196,11 @@ def _run_job(
     row = replace(rows.rows(source.workflow, job, here, source.suite.describe)[0], gpus=0)  # it only finds rows
     place = RunLocation("detect", run.path, checkout, OWN, str(workspace.parent), "")
     spec = HostSpec(name="local", runtime="none", timeout_minutes=5)
-    plan = make_plan(source.workflow, job, row, spec, here, source.suite_overrides, place).plan
+    try:
+        plan = make_plan(source.workflow, job, row, spec, here, source.suite_overrides, place).plan
+    except UnknownValueError as error:
+        names = " ".join(f"--output {job.id}.{name}=VALUE" for name in job.outputs)
+        raise UnknownValueError(error.message, hint=error.hint or f"give what is needed of it: {names}") from None
     create(run, plan, archive.for_this_machine())
     done = processes.run_program(["bash", run.script], plan.timeout_minutes * 60, job_environment(plan, run.path))
     if done.code != 0:

@@ -161,7 +161,7 @@ def _result(trial: Trial, search: Search) -> BisectionResult:
     """Say how it ended."""
     runs = len(trial.outcomes)
     if trial.is_interrupted:
-        print(f"interrupted after {counted(runs, 'run')}; the same command continues from here", flush=True)
+        print(f"interrupted after {counted(runs, 'run')}; {trial.how_to_continue}", flush=True)
         return BisectionResult(CANCELLED, BISECT[CANCELLED], (), runs)
     verdict = trial.verdict(trial.rows[0])
     tried = len({one.setting for one in trial.outcomes})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 from contextlib import ExitStack
 from dataclasses import replace
@@ -99,6 +100,7 @@ def reproduce(
     outcomes = trial.outcomes
     last = runner.record(outcomes[-1]) if outcomes else None
     if trial.is_interrupted or last is None:
+        print("no verdict; the same command starts again", flush=True)
         word = CANCELLED if trial.is_interrupted else VACUOUS
         return ReproductionResult(word, "no verdict", EXIT_CODES[word], log.triage, last)
     verdict = trial.verdict(job.row.row)
@@ -165,7 +167,11 @@ class CiJob:
 
 def find_job(recovered: RecoveredJob, options: ReproduceOptions, given: GivenValues) -> CiJob:
     """Raises UsageError, CheckoutError if the commit or the row is not known, or the commit cannot be had."""
-    mine = open_source(options.repo, None, options.workflow or recovered.workflow or None, given)
+    try:
+        mine = open_source(options.repo, None, options.workflow or recovered.workflow or None, given)
+    except CheckoutError as error:
+        named = f"the log is of {recovered.repository}: --repo DIR names its checkout\n" if recovered.repository else ""
+        raise CheckoutError(error.message, hint=f"{named}{error.hint}") from None
     mine = mine.with_outputs_of([recovered])
     options = replace(options, label=mine.label_of(options.label)) if options.label else options
     commit = options.rev or recovered.commit
@@ -187,10 +193,14 @@ def _checkout_at(
     """The checkout at `commit`, which is fetched beside it if it is not in it, or merged again from its parents."""
     path = mine.path
     if not find_commit(path, commit):
-        url = mine.origin or f"https://github.com/{recovered.repository}"
+        url = address(mine.origin, recovered.repository)
         hint = "--rev REV names another commit, --on-my-tree runs your working tree"
-        if not (mine.origin or recovered.repository):
-            message = f"commit {commit[:12]}, which CI ran, is not in {path}, and the log names no repository"
+        if mine.sample:
+            hint = f"{mine.headline}\n{hint}"
+        elif recovered.repository.lower() not in mine.origin.lower():
+            hint = f"the log is of {recovered.repository}: --repo DIR names another checkout\n{hint}"
+        if not url:
+            message = f"commit {commit[:12]} is not in {path}, and the log names no repository"
             raise CheckoutError(message, hint=hint)
         print(f"fetching commit {commit[:12]} from {masked_with_forms(url)}", flush=True)
         name = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -204,6 +214,16 @@ def _checkout_at(
             path, commit = beside, _merged_again(beside, recovered, problem)
     source = open_source(str(path), commit, options.workflow or recovered.workflow or None, mine.given)
     return replace(source, how=mine.how, sample=mine.sample)
+
+
+def address(origin: str, repository: str) -> str:
+    """Where CI's repository is: `origin` may be a fork, which has its name. A log chooses no other repository."""
+    if not origin:
+        return f"https://github.com/{repository}" if repository else ""
+    host = re.match(r"(?:https?|ssh)://[^/]+/|[\w.-]+@[\w.-]+:", origin)
+    own = re.sub(r"(\.git)?/?$", "", origin[host.end() :]).lower() if host else ""
+    is_fork = own != repository.lower() and own.rpartition("/")[2] == repository.lower().rpartition("/")[2]
+    return host[0] + repository if host and is_fork else origin
 
 
 def _merged_again(beside: Path, job: RecoveredJob, problem: CheckoutError) -> str:

@@ -106,7 +106,10 @@ class Trial:
         self._file = open(self.path, "a+b")
         try:
             if try_lock(self._file.fileno()) is False:
-                raise UsageError(f"another command runs this {self.question}", hint="its log continues there")
+                raise UsageError(
+                    f"another command runs this {self.question}",
+                    hint="`ci-tasks runs` shows how far it is; start this one when it has ended",
+                )
             self._read()
         except BaseException:
             self._file.close()
@@ -146,7 +149,11 @@ class Trial:
 
     def verdict(self, row: str) -> TrialVerdict:
         """The row's verdict; that it was interrupted, if it has none."""
-        return self.verdicts.get(row) or TrialVerdict(CANCELLED, "interrupted; the same command continues from here")
+        return self.verdicts.get(row) or TrialVerdict(CANCELLED, f"interrupted; {self.how_to_continue}")
+
+    @property
+    def how_to_continue(self) -> str:
+        return f"the same command {'' if self.resume else 'without --fresh '}continues from here"
 
     def _wanted(self, rule: RuleOfRow) -> list[TrialRun]:
         """The next runs, runs of one setting together: its tree is sent once for all rows."""

@@ -102,7 +102,8 @@ def machine(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
     monkeypatch.setattr(environments, "create_venv", create)
     machine = Machine(tmp_path, capsys)
-    assert "ci-tasks: stored for other runs of these steps: 2 packages" in machine.run("greeting", "politeness").log
+    log = machine.run("greeting", "politeness").log
+    assert "creating the venv" in log and "ci-tasks: stored for other runs of these steps: 2 packages" in log
     return machine
 
 

@@ -69,14 +69,14 @@ def test_a_message_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(error) < 4200 and "first" in error and "76,011 characters left out" in error and "last" in error
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES])
-def test_a_full_disk_is_blocked_and_names_the_path(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.ENOENT])
+def test_a_full_disk_is_blocked(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def flow() -> int:
-        raise OSError(number, os.strerror(number), "/runs/x")
+        raise OSError(number, os.strerror(number), str(tmp_path / "runs"))  # of CI_TASKS_HOME
 
     assert exit_handler.run(flow) == errors.EXIT_BLOCKED
     err = capsys.readouterr().err
-    assert f"ci-tasks: blocked: {os.strerror(number)}: '/runs/x'" in err and "CI_TASKS_HOME" in err
+    assert f"ci-tasks: blocked: {os.strerror(number)}: '{tmp_path}/runs'" in err and "CI_TASKS_HOME" in err
 
 
 def test_a_word_that_no_file_can_be_called_is_an_error_of_whoever_typed_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,7 +191,7 @@ def test_the_failed_steps_alone_tell_of_themselves_and_so_does_a_log_of_our_own(
     has(alone, job_name=NAME, failed_step="Execute", exit_code=2, digest=DIGEST, commit="", conclusion="failure")
     assert len(alone.missing) == 1 and "`gh run view --log` has all" in alone.missing[0]
     ours = b"##[group]Run Execute\ncd x\ndocker run img:1\n##[endgroup]\nboom\n"
-    parsed_job = recovered(ours + b"##[error]Process completed with exit code 4.\n")
+    parsed_job = recovered(ours + b"\x1b[31m##[error]Process completed with exit code 4.\x1b[0m\n")
     has(parsed_job, failed_step="Run Execute", exit_code=4, image="img:1")
     assert parsed_job.scripts[0].script == "cd x\ndocker run img:1"
 

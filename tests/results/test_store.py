@@ -275,6 +275,10 @@ def test_otherwise_those_that_may_be_meant_are_listed(statuses: str, listed: lis
     assert shown == [f"ci-tasks COMMAND b.{number:02d}  {names[number - 1]}  row{number}" for number in listed]
 
 
+def test_of_repeated_runs_of_a_row_the_newest_is_meant() -> None:
+    assert choose("last", {id: replace(one, row="r") for id, one in _records(*["failed"] * 3).items()}) == "b.03"
+
+
 def test_a_hang_is_looked_for_in_the_only_run_that_runs() -> None:
     assert choose("last", _records("failed", "running", "passed"), RUNS) == "b.02"
 

@@ -134,7 +134,7 @@ def test_a_failure_has_the_reason_that_its_log_gives(
 
 def test_a_log_is_triaged_where_the_job_ran_and_did_not_get_through() -> None:
     assert all(map(needs_triage, [JobEnd("exit", 1), TIMEOUT]))
-    assert not any(map(needs_triage, [JobEnd("exit", 0), JobEnd("cancelled", 143), JobEnd(None, None)]))
+    assert not any(map(needs_triage, [JobEnd("exit", 0), JobEnd("cancelled", 143), JobEnd("exit", 1, log_error="x")]))
 
 
 def test_without_containers_docker_said_nothing() -> None:

@@ -65,8 +65,7 @@ def test_jobs_and_plan_execute_nothing_of_the_checkout(checkout: Path, capsys: p
     assert "--run-needs runs that job here" in capsys.readouterr().out
     with pytest.raises(UnknownValueError) as caught:
         plan(PlanOptions(label="tests", repo=str(checkout)))
-    assert "the rows are not known" in caught.value.message
-    assert caught.value.hint.startswith("--run-needs runs detect here, or give --output detect.matrix=VALUE")
+    assert caught.value.hint.startswith("give --output detect.matrix=VALUE; with --run-needs, `jobs` and `plan`")
     assert not (checkout.parent / "mark").exists()
 
 
@@ -175,7 +174,7 @@ def test_outputs_of_jobs_and_of_called_workflows_reach_rows_variables_and_steps(
     assert {row.env["BASE"] for row in found.rows} == {base}
     with pytest.raises(UnknownValueError, match="the rows are not known") as caught:
         find_rows(source, "tests", event_context(source), "HEAD", run_needs=False)
-    assert caught.value.hint.startswith("--run-needs runs rows here, or give --output rows.rows=VALUE")
+    assert caught.value.hint.startswith("give --output rows.rows=VALUE; with --run-needs")
 
 
 ARTIFACTS = """
@@ -374,3 +373,12 @@ def test_a_clone_of_ours_has_workflows_and_is_no_checkout_to_test(monkeypatch: p
     monkeypatch.delenv(REPO_ENV, raising=False)
     monkeypatch.chdir(resources.path(SAMPLE).parent)
     assert find_checkout(None)[0] != resources.path(SAMPLE).parent.parent
+
+
+def test_outputs_of_a_job_that_cannot_be_run_here_are_named(commit: Callable[[str], Path]) -> None:
+    steps = "steps: [{id: s, run: x}, {run: 'echo ${{ fromJSON(steps.s.outputs.y).z }}'}]"
+    needs = "needs: a, runs-on: x, strategy: {matrix: '${{ fromJSON(needs.a.outputs.m) }}'}, steps: [{run: x}]"
+    path = commit(f"on: push\njobs:\n  a: {{runs-on: ubuntu-latest, outputs: {{m: 1}}, {steps}}}\n  b: {{{needs}}}\n")
+    with pytest.raises(UnknownValueError, match="known only while it runs") as caught:
+        find_rows(source := open_source(str(path)), "b", event_context(source), "HEAD")
+    assert caught.value.hint == "give what is needed of it: --output a.m=VALUE"

@@ -16,7 +16,7 @@ from ci_tasks.logs.job_facts import RecoveredJob, RecoveredStep
 from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.records import RunEnvironment, RunRecord, Triage
 from ci_tasks.trials.options import ReproduceOptions
-from ci_tasks.trials.reproduce import CiJob, find_job, with_job_deviations
+from ci_tasks.trials.reproduce import CiJob, address, find_job, with_job_deviations
 from ci_tasks.trials.rules import DIFFERENT_FAILURE, REPRODUCED, SAME_KIND
 from ci_tasks.trials.same_failure import Comparison, compare
 from tests.parts.git import git, repository
@@ -69,6 +69,13 @@ def test_outputs_of_other_jobs_are_those_that_the_log_shows(clone: Path) -> None
         given = find_job(recovered, options, NOTHING_GIVEN).source.given
         assert given.outputs == {"build": {"tag": "v7"}}
         assert given.sources == {"needs.build.outputs.tag": "CI's log"}
+
+
+def test_a_commit_is_fetched_from_ci_s_repository_if_the_checkout_is_of_a_fork() -> None:
+    for host in ("https://github.com/", "git@github.com:", "ssh://git@git.example.org/"):
+        urls = [address(f"{host}{name}.git", "o/R") for name in ("me/r", "O/r", "me/other")]
+        assert urls == [f"{host}o/R", f"{host}O/r.git", f"{host}me/other.git"]
+    assert [address("/mirror/r", "o/r"), address("", "o/r")] == ["/mirror/r", "https://github.com/o/r"]
 
 
 def test_parents_that_cannot_be_merged_are_an_error_that_offers_the_pull_requests_commit(clone: Path) -> None:

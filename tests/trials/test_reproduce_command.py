@@ -148,7 +148,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"log": "PLAIN"}, "does not show which commit CI ran"),
     ({"log": "PLAIN", "rev": "HEAD"}, "--label LABEL --only ROW"),
     ({"log": "GREEN"}, "shows no failure"),
-    ({"log": "LOG"}, "commit 111111111111, which CI ran, is neither in"),
+    ({"log": "LOG"}, "did not give it"),
+    ({"log": "LOG", "repo": str(Path(__file__).parents[2])}, "the log is of acme/trainer: --repo DIR"),
     ({"log": "FAILED"}, "the log has failed steps only: save the whole log with `gh run view RUN --log`"),
 ]
 

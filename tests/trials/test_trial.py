@@ -94,6 +94,7 @@ def test_another_tree_begins_another_journal_and_two_commands_cannot_have_one() 
         assert (other.path != first.path, other.outcomes) == (True, [])
     with trial(Machine(), resume=False) as again:
         assert (again.path, again.outcomes) == (first.path, [])
+        assert again.how_to_continue == "the same command without --fresh continues from here"
 
 
 def test_a_journal_may_end_in_half_a_line_and_nothing_else() -> None:

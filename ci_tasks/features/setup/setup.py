@@ -34,6 +34,7 @@ from ci_tasks.run.find_rows import list_jobs
 from ci_tasks.run.hosts_files import open_config
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.progress import print_results
+from ci_tasks.workflow.context import UnknownValueError
 from ci_tasks.workflow.model import Job, Row
 
 _TRIES = 3  # of the install steps: each failure may show what the next one needs
@@ -92,7 +93,11 @@ def set_up(options: SetupOptions) -> SetupResult:
     label = _chosen(options.label, labels, source)
     rows = by_label[label]
     job = source.workflow.jobs[rows[0].job]
-    wanted = wanted_python(source.workflow, job, rows[0], event_context(source), config.overrides)
+    try:
+        wanted = wanted_python(source.workflow, job, rows[0], event_context(source), config.overrides)
+    except UnknownValueError as error:
+        hint = "--label LABEL tries another label; `ci-tasks run` takes values"
+        raise UnknownValueError(error.message, hint=hint) from None
     with closing(LocalExecutor(config.host("local"))) as executor:
         path, version = executor.find_python(wanted)
         torch, of_torch = find_torch(job, index, path, executor.run_queries)
@@ -112,6 +117,8 @@ def set_up(options: SetupOptions) -> SetupResult:
     status = overall([record.status for record in records]) if records else CANCELLED
     entries = [entry(override) for override in overrides]
     written = installed and add_overrides(file, entries, f"for {source.path.name}")
+    if installed:
+        print(f"\nnext: `ci-tasks run {label}` runs all its rows")
     if status == BLOCKED:
         print("\nanother index or version does not fix the install steps; nothing was written")
     tried = [{"row": record.row, "status": record.status, "reason": record.reason} for record in records]

@@ -151,6 +151,7 @@ def trees_under_test(
     with TemporaryDirectory(prefix="ci-tasks-") as scratch:
         into = Path(scratch) / "trees"
         into.mkdir()
+        print(f"reading {bridge} and {verl}", flush=True)
         made = copy_side_by_side({BRIDGE: bridge, VERL: verl}, into, {BRIDGE: revision} if revision else {})
         context = LevelContext(
             request=request,

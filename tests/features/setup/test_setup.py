@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.setup.setup import cpu_labels
+from ci_tasks.features.setup.setup import SetupOptions, cpu_labels, set_up
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.find_rows import list_jobs
+from ci_tasks.workflow.context import UnknownValueError
 from tests.parts.git import repository
 from tests.parts.processes import files_named
 
@@ -35,7 +36,7 @@ def test_setup_runs_rows_and_writes_the_override_that_they_needed(newcomer: Any)
     assert [(row["row"], row["status"]) for row in done.json["rows"]] == [("metrics", "passed")]
     assert done.json["overrides"] == [OVERRIDE]
     assert done.json["written"] and done.json["file"] == str(newcomer.file)
-    assert f"  - {OVERRIDE}\n" in newcomer.file.read_text()
+    assert f"  - {OVERRIDE}\n" in newcomer.file.read_text() and "next: `ci-tasks run cpu-unittest`" in done.err
     assert newcomer.git("status", "--porcelain") == before, "nothing is written into the checkout"
     planned = newcomer.ci_tasks("plan", "cpu-unittest", "--only", "metrics")
     assert f"override in {newcomer.file}" in planned.out
@@ -68,3 +69,12 @@ def test_a_label_is_tried_here_if_it_installs_something_and_needs_no_gpu_and_no_
     source = open_source(str(repository(tmp_path, {".github/workflows/ci.yml": workflow})))
     by_label = {row.label: [row] for row in list_jobs(source)}
     assert cpu_labels(source, by_label) == ["cpu"]
+
+
+def test_a_label_that_needs_values_points_to_other_labels(tmp_path: Path) -> None:
+    python = "{uses: actions/setup-python@v5, with: {python-version: '${{ vars.PYTHON }}'}}"
+    workflow = f"on: push\njobs:\n  a: {{runs-on: ubuntu-latest, steps: [{python}, {{run: pip install x}}]}}\n"
+    repository(tmp_path, {".github/workflows/ci.yml": workflow})
+    with pytest.raises(UnknownValueError) as caught:
+        set_up(SetupOptions(repo=str(tmp_path), yes=True))
+    assert caught.value.hint.startswith("--label LABEL tries another label")

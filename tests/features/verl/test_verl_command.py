@@ -45,7 +45,7 @@ def _with_defaults(argv: Sequence[str]) -> list[str]:
 
 def test_a_level_ends_with_a_summary_that_repeats_it(pair: Any) -> None:
     result = pair.verl("--level", "1", "--exact")
-    assert result.code == 0, result.out + result.err
+    assert result.code == 0 and result.out.startswith("reading "), result.out + result.err
     deliverables = result.out[result.out.index("Deliverables:") :].splitlines()[1:6]
     assert all(": Pass - " in line for line in deliverables), deliverables
     assert re.search(r"- verl repo: [0-9a-f]{12} plus note\.txt", result.out)
