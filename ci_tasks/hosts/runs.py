@@ -297,7 +297,7 @@ class RemoteRunManager:
                     raise
 
     def send_ahead(self, code: Snapshot) -> None:
-        """Send the code while the runs are planned. They wait for it, and one of them says what goes wrong."""
+        """Send the code before its runs. They wait for it, and one of them says what goes wrong."""
 
         def post() -> None:
             with suppress(CiTasksError, LinkDied):

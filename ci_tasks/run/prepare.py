@@ -113,8 +113,6 @@ def prepare(
         code = take_snapshot(source.path, source.rev, source.given.overlays, announce_large_files)
         for executor in executors:
             executor.use(batch, code)
-            if not only_plans:
-                executor.send_ahead(code)
         _check_tests_exist(rows, code)
         found = replace(found, context=replace(found.context, sha=code.checkout.commit))
         # Whether the checkout's lock script keeps simulated GPUs' locks away from the real ones.
@@ -130,6 +128,8 @@ def prepare(
             session.is_ready, session.activity = True, ""
             if journal is None:
                 planned = {at: planner.plan_row(row, session, at + 1) for at, row in enumerate(rows)}
+            if not only_plans:  # from here on nothing asks the host, which would wait for the code in silence
+                session.executor.send_ahead(code)
         threads = HostThreads(sessions, planner) if len(sessions) > 1 else None
         ready = PreparedBatch(batch, tuple(rows), sessions, planner, planner.checkout, threads, planned, journal)
         ready.interrupts.defer()
