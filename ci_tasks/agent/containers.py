@@ -31,11 +31,10 @@ from .quick_dataclass import dataclass
 from .records import ContainerState, DockerInvocation, DockerInvocations, Plan, QueryAnswer
 from .run_directory import RunDir, job_environment, read_if_readable
 
-TIMEOUT = 30.0  # seconds for an answer of the daemon
+TIMEOUT = 15.0  # seconds for an answer of the daemon; one that is busy with a pull takes several
 SHORT_TIMEOUT = 5.0  # seconds, once it did not answer
-REMOVE_SECONDS = 20.0  # a removal fails while the container is created, or removed by another
+REMOVE_SECONDS = 20.0  # a removal fails while the container is created, or removed by another; it takes as long
 LABEL_DIR = "ci-tasks.dir"  # an id is unique on one client; the directory is so on the host
-QUERY_SECONDS = 15.0  # a daemon that is busy with a pull may take several
 
 
 class DockerClient:
@@ -118,7 +117,7 @@ class RunContainers:
         """Why the daemon is taken to hang; "" if it answers, also with an error, or if there is none."""
         if self.client is None:
             return ""
-        answer = self.client.run("ps", "--quiet", "--last", "1", timeout=QUERY_SECONDS)
+        answer = self.client.run("ps", "--quiet", "--last", "1")
         return answer.err if answer.timed_out else ""
 
     def stop(self) -> None:
@@ -134,7 +133,8 @@ class RunContainers:
             containers = self.find()
             if self.client is None or not containers:
                 return self.problems
-            answer = self.client.run("rm", "--force", "--volumes", "--", *[container.id for container in containers])
+            ids = [container.id for container in containers]
+            answer = self.client.run("rm", "--force", "--volumes", "--", *ids, timeout=REMOVE_SECONDS)
             if answer.code == 0:
                 return self.problems
             if time.monotonic() > until:
