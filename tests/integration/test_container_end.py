@@ -163,7 +163,7 @@ def test_removing_a_run_ends_it_where_its_runner_was_killed_and_its_journal_is_g
 # answers slowly would change what a test sees.
 QUICK = (
     ("HEARTBEAT_SECONDS = 2.0  # between two writes", "HEARTBEAT_SECONDS = 0.1  # between two writes"),
-    ("TIMEOUT = 15.0  # seconds for an answer of the daemon", "TIMEOUT = 0.5"),
+    ("TIMEOUT = 15.0  # seconds for an answer of the daemon", "TIMEOUT = 0.5  # seconds"),
 )
 
 
