@@ -199,8 +199,8 @@ def _run_job(
     try:
         plan = make_plan(source.workflow, job, row, spec, here, source.suite_overrides, place).plan
     except UnknownValueError as error:
-        names = " ".join(f"--output {job.id}.{name}=VALUE" for name in job.outputs)
-        raise UnknownValueError(error.message, hint=error.hint or f"give what is needed of it: {names}") from None
+        hint = f"--output {job.id}.NAME=VALUE gives an output of it, whose names are {', '.join(job.outputs)}"
+        raise UnknownValueError(error.message, hint=error.hint or hint) from None
     create(run, plan, archive.for_this_machine())
     done = processes.run_program(["bash", run.script], plan.timeout_minutes * 60, job_environment(plan, run.path))
     if done.code != 0:

@@ -381,4 +381,4 @@ def test_outputs_of_a_job_that_cannot_be_run_here_are_named(commit: Callable[[st
     path = commit(f"on: push\njobs:\n  a: {{runs-on: ubuntu-latest, outputs: {{m: 1}}, {steps}}}\n  b: {{{needs}}}\n")
     with pytest.raises(UnknownValueError, match="known only while it runs") as caught:
         find_rows(source := open_source(str(path)), "b", event_context(source), "HEAD")
-    assert caught.value.hint == "give what is needed of it: --output a.m=VALUE"
+    assert caught.value.hint == "--output a.NAME=VALUE gives an output of it, whose names are m"

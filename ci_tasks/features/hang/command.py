@@ -101,7 +101,7 @@ def of_ended(run: RunDir) -> tuple[Hang, str] | None:
         return analyse_hang(facts), f"at the last look ({facts.reason}); the run has ended since"
     silence = f"; its log was silent for at most {status.longest_silence:.0f} s" if status.longest_silence else ""
     reason = f"the run has ended, and no stacks were captured{silence}"
-    return Hang(NOT_DETERMINED, "", reason), "nothing; `ci-tasks report` says how the run ended"
+    return Hang(NOT_DETERMINED, "", reason), "nothing; `ci-tasks report RUN` says how it ended"
 
 
 def hang_lines(hang: Hang, run: str, stacks: str, note: str = "", width: int | None = None) -> list[str]:

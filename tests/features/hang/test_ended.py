@@ -48,7 +48,7 @@ def test_of_a_run_that_nobody_looked_at_that_is_said(run: RunDir) -> None:
     reason = "the run has ended, and no stacks were captured; its log was silent for at most 12 s"
     assert (hang.outcome, hang.reason) == ("not determined", reason)
     Path(run.hang).write_text("{")
-    assert of_ended(run) == (hang, note) == (hang, "nothing; `ci-tasks report` says how the run ended")
+    assert of_ended(run) == (hang, note) == (hang, "nothing; `ci-tasks report RUN` says how it ended")
     assert hang_lines(hang, "b.01", run.hang_stacks, note)[-1] != f"all stacks: {run.hang_stacks}"
 
 
