@@ -121,7 +121,7 @@ def keys_of(*identities: Path, agent: str = "") -> SSHKeys:
 def test_the_agents_named_keys_its_others_and_then_files_are_offered_until_one_is_accepted(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("other", "first", "named", "second", "third")]
     other, first, named, second, _ = [key(file) for file in files]
-    with agent(tmp_path, *files[:3:2]) as sock:
+    with agent(*files[:3:2]) as sock:
         keys, server = keys_of(*files[1:], agent=str(sock)), Server(accepts=second)
         keys.authenticate(server)
     assert server.offered == [named, other, first, second]

@@ -88,7 +88,7 @@ def test_the_way_leads_through_jump_hosts_in_their_order(sshd: Sshd, connect: Co
 
 def test_a_key_may_be_in_an_agent_only(sshd: Sshd, connect: Connect, tmp_path: Path) -> None:
     sshd.start("box")
-    with servers.agent(tmp_path, sshd.key) as sock:
+    with servers.agent(sshd.key) as sock:
         hidden = tmp_path / "hidden"
         sshd.key.rename(hidden)  # its public half stays, which is how IdentitiesOnly finds the one in the agent
         assert "no agent is running" in refused(connect)

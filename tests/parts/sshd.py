@@ -54,13 +54,13 @@ SetEnv {environment}
 
 
 @contextlib.contextmanager
-def agent(directory: Path, *keys: Path) -> Iterator[Path]:
-    """An ssh-agent with these keys: the path of its socket."""
-    command = ["sh", "-c", 'ssh-add -q "$@" && echo && cat', "sh", *map(str, keys)]
-    argv, pipe = ["ssh-agent", "-a", str(directory / "agent"), *command], subprocess.PIPE
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as running:  # it ends with its command
-        assert running.stdout and running.stdout.readline() == b"\n"
-        yield directory / "agent"
+def agent(*keys: Path) -> Iterator[Path]:
+    """An ssh-agent with these keys: the path of its socket, which has at most 107 characters."""
+    command = ["sh", "-c", 'ssh-add -q "$@" && echo "$SSH_AUTH_SOCK" && cat', "sh", *map(str, keys)]
+    env, pipe = {**os.environ, "TMPDIR": "/tmp"}, subprocess.PIPE
+    with subprocess.Popen(["ssh-agent", *command], env=env, stdin=pipe, stdout=pipe) as running:  # it ends with that
+        assert running.stdout
+        yield Path(running.stdout.readline().decode().strip())
 
 
 class Sshd:
