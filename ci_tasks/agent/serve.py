@@ -498,7 +498,7 @@ class Server:
         try:
             request = from_json(Request, payload, where="request")
             if request.do == "receive":  # into a file without a name, on the disk that will hold the objects
-                os.makedirs(self.session.home, 0o700, exist_ok=True)  # somebody may have removed it since the start
+                os.makedirs(self.session.home, 0o700, exist_ok=True)  # a person may remove it meanwhile
                 path = os.path.join(self.session.home, "pack.%d" % os.getpid())
                 self.packs[number] = request, open(path, "xb+", buffering=0)  # noqa: SIM115
                 os.unlink(path)

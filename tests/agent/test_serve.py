@@ -172,7 +172,7 @@ def test_a_client_that_says_goodbye_leaves_the_server_to_the_next_one(tmp_path: 
     client.connect(None)
     threading.Thread(target=client.read, daemon=True).start()
     assert client.ask(Request("runs")) == Answer()
-    shutil.rmtree(client.home)  # somebody removed everything meanwhile
+    shutil.rmtree(client.home)  # as a person does who removes everything
     with pytest.raises(RequestRefused, match="index-pack"):
         client.ask(Request("receive"), [b"no pack"])
     client.close()
