@@ -33,7 +33,7 @@ from ci_tasks.agent.run_directory import RunDir, given_secrets, read_plan, read_
 from ci_tasks.checkout.snapshot import Snapshot, thin_pack
 from ci_tasks.config import HostSpec
 from ci_tasks.errors import CiTasksError
-from ci_tasks.hosts.connection import Channel, PendingRequest, Receiver, ReconnectingConnection, RequestRefused, host_id
+from ci_tasks.hosts.connection import Channel, Receiver, ReconnectingConnection, RequestRefused, host_id
 from ci_tasks.hosts.transport import LinkDied, LocalTransport, Transport
 from ci_tasks.records import BLOCKED, CANCELLED, LOST
 from ci_tasks.results import store
@@ -276,7 +276,6 @@ class RemoteRunManager:
         self._cancelling = threading.Lock()  # a run is not cancelled while it is posted
         self._packing = threading.Lock()  # no run is posted before the code that it needs
         self._code_on: Channel | None = None
-        self._code_request: PendingRequest | None = None  # there
         self._sends_everything = False  # the host does not have what we thought it had
         self._is_closed = False
         # No Event: ^C in the middle of a wait can leave the lock of one held, or have it let go of twice.
@@ -295,24 +294,6 @@ class RemoteRunManager:
             except RequestRefused as refusal:
                 if refusal.code != "missing-base" or not known:
                     raise
-
-    def send_ahead(self, code: Snapshot) -> None:
-        """Send the code before its runs. They wait for it, and one of them says what goes wrong."""
-
-        def post() -> None:
-            with suppress(CiTasksError, LinkDied):
-                self._post_code(code, self.connection.channel())
-
-        threading.Thread(target=post, daemon=True, name="ci-tasks code").start()
-
-    def _post_code(self, code: Snapshot, channel: Channel) -> PendingRequest:
-        """Once over each channel."""
-        with self._packing:
-            if self._code_request is None or self._code_on is not channel:
-                known = () if self._sends_everything else self.connection.cache.trees
-                self._code_request = channel.post(Request("receive"), pack=thin_pack(code, known))
-                self._code_on = channel
-            return self._code_request
 
     def send(self, remote_run: RemoteRun) -> None:
         """Send a run and start it there. Returns at once; `remote_run` says what becomes of it."""
@@ -415,8 +396,11 @@ class RemoteRunManager:
         """Code, run and start in one go. A run that may have started is sent again although it is cancelled: only then
         its host can be asked to end it."""
         pending, code = [], remote_run.code
-        if code is not None:
-            pending.append(self._post_code(code, channel))
+        with self._packing:
+            if code is not None and self._code_on is not channel:
+                known = () if self._sends_everything else self.connection.cache.trees
+                pending.append(channel.post(Request("receive"), pack=thin_pack(code, known)))
+                self._code_on = channel
         with self._cancelling:
             if self._is_never_sent(remote_run):
                 return

@@ -128,8 +128,6 @@ def prepare(
             session.is_ready, session.activity = True, ""
             if journal is None:
                 planned = {at: planner.plan_row(row, session, at + 1) for at, row in enumerate(rows)}
-            if not only_plans:  # from here on nothing asks the host, which would wait for the code in silence
-                session.executor.send_ahead(code)
         threads = HostThreads(sessions, planner) if len(sessions) > 1 else None
         ready = PreparedBatch(batch, tuple(rows), sessions, planner, planner.checkout, threads, planned, journal)
         ready.interrupts.defer()

@@ -201,7 +201,7 @@ class Played:
     def use(self, *_: Any) -> None:
         pass
 
-    send_ahead = release = detach = use
+    release = detach = use
 
     def paths(self, run: RunDir) -> HostPaths:
         return HostPaths(f"/there/{Path(run.path).name}", "/there/environments", "/there/store", "/locks")
