@@ -14,7 +14,7 @@ VERDICTS = {
     FAILED: "failed: the code under test, or its configuration",
     BLOCKED: "blocked: the environment, not the code",
     CANCELLED: "cancelled: a person or a newer run stopped it",
-    PASSED: "passed: nothing failed in this log",
+    PASSED: "passed: the job did not fail",
     UNKNOWN: "unknown: the log shows no end of the job; `triage --exit-code N` takes its exit code",
 }
 _MOST_TESTS, _FEW_TESTS = 10, 2  # that are named, and that a command names

@@ -100,8 +100,8 @@ def reproduce(
     outcomes = trial.outcomes
     last = runner.record(outcomes[-1]) if outcomes else None
     if trial.is_interrupted or last is None:
-        print("no verdict; the same command starts again", flush=True)
         word = CANCELLED if trial.is_interrupted else VACUOUS
+        print(f"no verdict: {'the same command starts again' if trial.is_interrupted else 'nothing ran'}", flush=True)
         return ReproductionResult(word, "no verdict", EXIT_CODES[word], log.triage, last)
     verdict = trial.verdict(job.row.row)
     shows = [one for one in outcomes if one.run in compared and compared[one.run].outcome == verdict.word]

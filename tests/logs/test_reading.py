@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -76,32 +77,28 @@ def test_a_training_of_nothing_but_nan_and_one_that_begins_again_and_again_are_b
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("summary", "line", "expected"),
     [
-        (b"step 12: {'train/grad_norm': 1.5, 'train/loss': 0.412345}", "step 12, loss 0.4123"),
-        (b"(Manager pid=12, ip=10.0.0.1) x - rollout 3: {'rollout/raw_reward': 0.25}", "rollout 3, raw_reward 0.25"),
-        (b"\x1b[36m(Actor pid=1)\x1b[0m step 1: {'train/loss': nan}", "step 1, loss nan"),
-        (b"step 4: {'a/b': 1, 'c/d': 2}", "step 4, 2 metrics"),
+        (reading.metrics_summary, b"step 12: {'train/grad_norm': 1.5, 'train/loss': 0.412345}", "step 12, loss 0.4123"),
+        (
+            reading.metrics_summary,
+            b"(Manager pid=1) - rollout 3: {'rollout/raw_reward': 0.2}",
+            "rollout 3, raw_reward 0.2",
+        ),
+        (reading.metrics_summary, b"\x1b[36m(Actor pid=1)\x1b[0m step 1: {'train/loss': nan}", "step 1, loss nan"),
+        (reading.metrics_summary, b"step 4: {'a/b': 1, 'c/d': 2}", "step 4, 2 metrics"),
         # No line of metrics.
-        (b"", ""),
-        (b"step:3 - a/loss:0.1", ""),
-        (b"footstep 3: {'a': 1}", ""),
-        (b"Training Progress: 10%|#   | 3/30 [00:10<01:30]", ""),
+        (reading.metrics_summary, b"", ""),
+        (reading.metrics_summary, b"step:3 - a/loss:0.1", ""),
+        (reading.metrics_summary, b"footstep 3: {'a': 1}", ""),
+        (reading.metrics_summary, b"Training Progress: 10%|#   | 3/30 [00:10<01:30]", ""),
+        # The actor in front goes, unless nothing else is there.
+        (reading.line_summary, b"step 1: {'train/loss': 2}", "step 1, loss 2"),
+        (reading.line_summary, b"(MegatronTrainRayActor pid=512) loading shard 3/8", "loading shard 3/8"),
+        (reading.line_summary, b"(MegatronTrainRayActor pid=512) ", "(MegatronTrainRayActor pid=512)"),
+        (reading.line_summary, b"\x1b[31mred\x1b[0m \x07bell", "red \ufffdbell"),
+        (reading.line_summary, b"(a remark) stays", "(a remark) stays"),
     ],
 )
-def test_a_line_of_metrics_in_short(line: bytes, expected: str) -> None:
-    assert reading.metrics_summary(line) == expected
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        (b"step 1: {'train/loss': 2}", "step 1, loss 2"),
-        (b"(MegatronTrainRayActor pid=512) loading shard 3/8", "loading shard 3/8"),
-        (b"(MegatronTrainRayActor pid=512) ", "(MegatronTrainRayActor pid=512)"),
-        (b"\x1b[31mred\x1b[0m \x07bell", "red \ufffdbell"),
-        (b"(a remark) stays", "(a remark) stays"),
-    ],
-)
-def test_another_line_stays_without_the_actor_in_front(line: bytes, expected: str) -> None:
-    assert reading.line_summary(line) == expected
+def test_a_line_in_short(summary: Any, line: bytes, expected: str) -> None:
+    assert summary(line) == expected

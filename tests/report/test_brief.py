@@ -89,7 +89,7 @@ def test_it_is_small_whatever_the_log_holds(character: str) -> None:
 
 def test_where_nothing_failed_there_is_nothing_to_quote() -> None:
     passed = Triage("pass", "passed", None, "", "", 1.0)
-    assert triage(passed, "a.log") == "verdict: passed: nothing failed in this log\n"
+    assert triage(passed, "a.log") == "verdict: passed: the job did not fail\n"
     assert runs("ckpt", [replace(RECORD, status="passed")]) == "verdict: 1 passed\nruns: ckpt\n"
 
 

@@ -262,6 +262,8 @@ def read_baseline(path: str) -> TrainingFacts | None:
 def _facts_of(log: Path, option: str, proofs: Sequence[str], names: Sequence[str]) -> RunFacts:
     if not log.is_file():
         raise UsageError(f"{option} names {log}, which is not a file")
+    if not log.stat().st_size:
+        raise UsageError(f"{option} names {log}, which is empty", hint="give verl's console output")
     return read_run(pieces_of(str(log)), proofs, names)
 
 

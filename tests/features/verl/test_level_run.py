@@ -102,8 +102,10 @@ def test_cited_checks_count_as_cited_and_are_a_limitation(tmp_path: Path) -> Non
 
 
 def test_a_log_that_is_not_there_or_has_no_reward_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not a file"):
-        judge_log(tmp_path / "none", LevelRequest(0))
+    (tmp_path / "empty").touch()
+    for name, why in {"none": "is not a file", "empty": "is empty"}.items():
+        with pytest.raises(UsageError, match=why):
+            judge_log(tmp_path / name, LevelRequest(0))
     (tmp_path / "log").write_text("nothing")
     with pytest.raises(UsageError, match="has no critic/rewards/mean of any step"):
         read_baseline(str(tmp_path / "log"))
