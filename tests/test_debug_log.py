@@ -70,6 +70,8 @@ def test_a_bug_prints_one_line_that_names_the_log_with_its_traceback(case: str, 
 
 def test_without_a_bug_no_log_is_created(tmp_path: Path) -> None:
     assert python(COMMAND, tmp_path, "jobs", "--repo", "/no/such/place").returncode == 2
+    flow = "def flow(): t = threading.Thread(target=sys.exit); t.start(); t.join(); return 1"
+    assert python(f"{START}{flow}\nsys.exit(exit_handler.run(flow))", tmp_path).returncode == 1
     assert not logs(tmp_path)
 
 

@@ -158,7 +158,14 @@ def test_a_host_that_has_too_many_files_is_named_once(
     assert left_out(files) == {str(tmp_path): "copying did not finish within 0 s"}
 
 
-def test_only_what_changed_since_the_run_began_is_taken_from_the_host(run: Run, take: Take, tmp_path: Path) -> None:
+def test_only_what_changed_since_the_run_began_is_taken_from_the_host(
+    run: Run, take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of Ray's latest session only if it is not another's."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/theirs").touch()
+    monkeypatch.setattr(finish, "RAY_LOGS", str(tmp_path / "ray"))
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
     out = tmp_path / "out"
     (out / "sub").mkdir(parents=True)
     for name in ("new", "sub/new\n2", "old"):
@@ -168,7 +175,7 @@ def test_only_what_changed_since_the_run_began_is_taken_from_the_host(run: Run, 
     (out / "up").symlink_to("/etc")
     os.mkfifo(out / "pipe")
     (tmp_path / "latest").symlink_to(run.path)  # the run's own directory is not collected into itself
-    files = take(runtime="none", artifacts=(str(out), str(tmp_path / "latest")))
+    files = take(runtime="none", artifacts=(str(out), str(tmp_path / "latest"), str(tmp_path / "ray")))
     assert {name for name in files if "latest" not in name} == {f"host{out}/new", f"host{out}/sub/new\n2"}
     assert not [name for name in files if "artifacts" in name]
 

@@ -112,6 +112,12 @@ def test_a_process_with_the_runs_mark_is_the_runs(tmp_path: Path, until: Until) 
         os.kill(pid, signal.SIGKILL)
 
 
+# Of a GPU before the run and in it, of one that the run does not have, without a time.
+XID = "1970-01-01T00:03:%d+00:00 NVRM: Xid (PCI:0000:%s:00): %d, pid=1\n"
+XIDS = XID % (18, "1b", 48) + XID % (19, "1b", 79) + XID % (20, "43", 31) + "[12.3] NVRM: Xid (0000:1b:00): 13"
+SAMPLE = "1, GPU-b, 4, 9, 00000000:1B:00.0" + ", " * 7
+
+
 def test_what_happened_to_the_gpus_while_the_run_waited_is_not_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,11 +125,11 @@ def test_what_happened_to_the_gpus_while_the_run_waited_is_not_its_own(
 
     def ask(queries: dict[str, list[str]], _: float) -> dict[str, QueryAnswer]:
         asked.update(queries)
-        return dict.fromkeys(queries, QueryAnswer(1))
+        return {name: QueryAnswer(1, XIDS if name == nvidia_smi.JOURNAL else "") for name in queries}
 
     monkeypatch.setattr(time, "time", lambda: now[0])
     monkeypatch.setattr(shutil, "which", str)
-    monkeypatch.setattr(nvidia_smi, "run_program", lambda *_: QueryAnswer(1))
+    monkeypatch.setattr(nvidia_smi, "run_program", lambda *_: QueryAnswer(1, SAMPLE))
     monkeypatch.setattr(nvidia_smi, "ask", ask)
     run = RunDir(str(tmp_path))
     sampler = GpuSampler(run, run, Plan(gpus=1), list, list)
@@ -131,6 +137,8 @@ def test_what_happened_to_the_gpus_while_the_run_waited_is_not_its_own(
     sampler.start()
     sampler.close()
     assert asked[nvidia_smi.JOURNAL][-2:] == ["--since", "@200"]
+    xid, end = GpuSample(199.0, 1, "GPU-b", xid=79), GpuSample(200.0, ended=True, kernel_log=True)
+    assert read_gpu_samples((tmp_path / "gpu.csv").read_text())[2:] == [xid, end]
 
 
 CONTAINER, OTHER = "a" * 64, "b" * 64

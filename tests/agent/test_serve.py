@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.agent import archive, processes, protocol, serve
+from ci_tasks.agent import archive, processes, protocol, serve, slurm
 from ci_tasks.agent.codec import from_json
 from ci_tasks.agent.processes import agent_lock
 from ci_tasks.agent.protocol import Answer, Request, RunUpdate
@@ -121,10 +121,14 @@ def test_a_command_of_this_machine_has_a_session_of_its_own_which_ctrl_c_does_no
 def test_what_follows_a_request_that_is_refused_is_taken_for_no_other(client: Client) -> None:
     refused = [client.post(Request("receive"), [os.urandom(1 << 20)] * 3) for _ in range(2)]
     assert client.ask(Request("runs")) == Answer()
+    assert client.ask(Request("prune", days=9)).lines[0].startswith("old objects: ")
     for each in refused:
         with pytest.raises(RequestRefused) as reason:
             each.wait()
         assert reason.value.code == "missing-base"
+
+
+CANCELLED = Status("ended", "ended", 1, end="cancelled", log_sha256=hashlib.sha256().hexdigest(), masked=True)
 
 
 def test_a_run_that_is_cancelled_before_it_starts_never_does(open_client: Callable[[], Client]) -> None:
@@ -139,7 +143,7 @@ def test_a_run_that_is_cancelled_before_it_starts_never_does(open_client: Callab
     client.ask(replace(made, start=True))
     client.post(Request("follow", path))
     until(lambda: client.updates and client.updates[-1].over)
-    assert (read_status(run).state, read_status(run).end) == ("ended", "cancelled")
+    assert replace(read_status(run), started_at=None, ended_at=None) == CANCELLED
     assert not (client.home / "ran").exists()
 
 
@@ -178,8 +182,11 @@ def test_a_client_that_says_goodbye_leaves_the_server_to_the_next_one(tmp_path: 
     client.close()
 
 
-def test_runs_are_listed_by_their_directories_whatever_jobs_have_made_of_them(tmp_path: Path) -> None:
-    """Half of one was removed, one claims to be another, one has a name that no run has, one is a link."""
+def test_runs_are_listed_by_their_directories_whatever_jobs_have_made_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of one was removed, one claims to be another, one has a name that no run has, one is a link. Whether a job
+    of Slurm is alive, squeue says."""
     for path in (
         "batch/01/plan.json",
         "batch/02/workspace/01/file",
@@ -190,11 +197,18 @@ def test_runs_are_listed_by_their_directories_whatever_jobs_have_made_of_them(tm
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text('{"id": "another.07"}')
     (tmp_path / "runs/batch/03").symlink_to(tmp_path / "runs/batch/01")
+    monkeypatch.setattr(slurm, "may_run", lambda jobs: dict.fromkeys(jobs, True))
+    for path, record in (
+        ("1/status", Status("running")),
+        ("2/status", Status("running")),
+        ("1/slurm", SlurmJob(id="7")),
+    ):
+        write_record(str(tmp_path / f"runs/batch/0{path}.json"), record)
     runs = serve.list_runs(str(tmp_path))
-    assert [(run.id, run.is_row, run.state) for run in runs] == [
-        ("batch.01", True, "planned"),
-        ("batch.02", True, "planned"),
-        ("batch/environments/abc", False, "planned"),
+    assert [(run.id, run.is_row, run.state, run.alive) for run in runs] == [
+        ("batch.01", True, "running", True),
+        ("batch.02", True, "running", False),
+        ("batch/environments/abc", False, "planned", False),
     ]
 
 

@@ -297,6 +297,7 @@ def test_a_job_of_one_row_shares_the_packages_of_all_steps_but_the_last() -> Non
     parsed = workflow(PYTHON.replace("${{ matrix.info.test_file }}", "a.py"))
     planned = plan(parsed, place=replace(PLACE, store="/store"))
     assert [step.splitlines()[0] for step in planned.install.texts] == ["pip install x"]
+    assert (planned.install.fresh, planned.keep) == (False, False)
     stored = planned.script.index("store-packages")
     assert planned.script.index("pip install x") < stored < planned.script.index("python a.py")
 
@@ -462,15 +463,16 @@ def test_rows_of_a_called_workflow_share_install_steps_only_with_those_of_the_sa
     called = (
         "on: {workflow_call: {inputs: {extra: {type: string}}}}\njobs:\n  e2e:\n    runs-on: cpu\n" + MATRIX + PYTHON
     )
-    calls = "    strategy: {matrix: {extra: [a, b]}}\n    uses: ./run.yml\n    with: {extra: '${{ matrix.extra }}'}\n"
-    text = f"on: pull_request\njobs:\n  all:\n{calls}"
-    parsed = read_with_called(
-        text, "ci.yml", {"run.yml": called.replace("install x", "install ${{ inputs.extra }}")}.get
-    )
+    of = "o/r/.github/workflows/run.yml@v1"
+    calls = "    strategy: {matrix: {extra: [a, b]}}\n    with: {extra: '${{ matrix.extra }}'}\n"
+    text = f"on: pull_request\njobs:\n  all:\n    uses: {of}\n{calls}"
+    parsed = read_with_called(text, "ci.yml", {of: called.replace("install x", "install ${{ inputs.extra }}")}.get)
     job = parsed.jobs["all / e2e"]
-    drafts = [make_plan(parsed, job, row, BARE, EVENT, (), PLACE) for row in rows.rows(parsed, job, EVENT, describe)]
+    event = replace(EVENT, given=GivenValues(workflow_dirs={"o/r": "/other"}))
+    drafts = [make_plan(parsed, job, row, BARE, event, (), PLACE) for row in rows.rows(parsed, job, event, describe)]
     setups = {draft.setup.id: draft.setup.script for draft in drafts if draft.setup}
     assert len(drafts) == 4 and ["install b" in script for script in setups.values()] == [False, True]
+    assert deviation(drafts[0].plan, "called workflow") == Deviation("called workflow", of, "/other", "--workflow-dir")
 
 
 def test_the_given_tests_are_pytests_only_ones_and_a_deviation() -> None:

@@ -212,10 +212,10 @@ def test_what_differed_from_ci_in_the_labels_last_run_is_counted_and_the_command
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
     same, new = (Deviation(what, "merge", "tree", "yours") for what in ("code", "image"))
     ran = RunRecord("", "ckpt", "r", "sim", "passed", started_at="2026-01-01T12:00:00+00:00")
-    for batch in ("20260101-120000-ckpt", "20260101-130000-other"):
+    for batch in ("20251231-120000-ckpt", "20260101-120000-ckpt", "20260101-130000-other", "20260102-120000-ckpt"):
         run = RunDir(str(tmp_path / "runs" / batch / "01"))
         Path(run.path).mkdir(parents=True)
-        write_record(run.record, replace(ran, id=f"{batch}.01", deviations=(same,) if "ckpt" in batch else (new,)))
+        write_record(run.record, replace(ran, id=f"{batch}.01", deviations=(same,) if "0101-12" in batch else (new,)))
     now = replace(ran, id="20260102-120000-ckpt.01", deviations=(same, new))
     command = "ci-tasks report 20260102-120000-ckpt --deviations"
     for all_deviations in (False, True):

@@ -10,17 +10,22 @@ import pytest
 import yaml
 
 from ci_tasks.agent.records import Checkout, Deviation
+from ci_tasks.config import read
 from ci_tasks.errors import CheckoutError
 from ci_tasks.given_values import NOTHING_GIVEN
+from ci_tasks.hosts.executor import take_host_snapshot
 from ci_tasks.logs.job_facts import RecoveredJob, RecoveredStep
+from ci_tasks.logs.job_log import AnalysedLog
 from ci_tasks.logs.triage.log_triage import triage
 from ci_tasks.records import RunEnvironment, RunRecord, Triage
 from ci_tasks.trials.options import ReproduceOptions
-from ci_tasks.trials.reproduce import CiJob, address, find_job, with_job_deviations
+from ci_tasks.trials.reproduce import CiJob, address, find_job, reproduce, with_job_deviations
 from ci_tasks.trials.rules import DIFFERENT_FAILURE, REPRODUCED, SAME_KIND
 from ci_tasks.trials.same_failure import Comparison, compare
 from tests.parts.git import git, repository
 from tests.trials.given import workflow
+
+CONFIG = read("hosts: {local: {kind: local}}", "hosts.yaml")
 
 
 @pytest.fixture
@@ -54,6 +59,19 @@ def test_a_merge_that_is_gone_is_made_again_from_its_parents_beside_the_checkout
     record = RunRecord("", "quick", "a", "h", "failed", checkout=Checkout("/c", job.commit, head=job.commit))
     record = with_job_deviations(record, job)
     assert [(item.what, item.ci) for item in record.deviations] == [("code", f"merge commit {'1' * 12}")]
+
+
+@pytest.mark.parametrize("repeat", [None, 2])
+def test_runs_that_repeat_are_of_one_tree_and_where_nothing_ran_there_is_no_verdict(
+    clone: Path, repeat: int | None
+) -> None:
+    takes: list[Any] = []
+    job = RecoveredJob(job_name="e2e-test-quick (a.py, 0)", commit=git(clone, "rev-parse", "HEAD"))
+    log = AnalysedLog("x", job, Triage("x", "failed", 1, "line", "kl#1", 0.9))
+    options = ReproduceOptions(log="-", repo=str(clone), host="local", repeat=repeat)
+    result = reproduce(log, CONFIG, options, execute=lambda *_, take_snapshot, view: takes.append(take_snapshot))
+    assert (result.verdict, result.exit_code, len(takes)) == ("vacuous", 1, 1)
+    assert (takes[0] is take_host_snapshot) == (repeat is None)
 
 
 def test_outputs_of_other_jobs_are_those_that_the_log_shows(clone: Path) -> None:
@@ -136,7 +154,7 @@ def test_two_failures_that_look_alike_are_told_apart(pair: dict[str, Any]) -> No
     got = compared(pair)
     assert got.outcome != REPRODUCED, got
     assert "kind" not in pair or got.outcome == pair["kind"], got
-    assert got.differs or not got.same, "what differs is named, or nothing was shown to be the same"
+    assert got.differs or got.outcome == SAME_KIND
 
 
 @_rows("same")

@@ -15,58 +15,7 @@ from tests.parts.cases import cases
 
 CASES = cases("workflow/data/reader.yaml")
 
-FULL = """\
-name: PR
-on:
-  pull_request:
-    types: [labeled]
-env:
-  GLOBAL: ${{ secrets.HF_TOKEN }}
-defaults:
-  run: {shell: bash}
-jobs:
-  detect:
-    runs-on: ubuntu-latest
-    outputs: {matrix: "${{ steps.d.outputs.matrix }}"}
-    steps:
-      - id: d
-        run: |
-          echo hi
-  e2e-test-ckpt:
-    name: Checkpoints
-    needs: detect
-    if: contains(github.event.pull_request.labels.*.name, 'run-ci-ckpt')
-    runs-on: [self-hosted, gpu]
-    timeout-minutes: 90
-    env: {A: 1, B: true}
-    defaults:
-      run:
-        working-directory: sub
-    strategy:
-      fail-fast: false
-      matrix:
-        info:
-          - {test_file: test_a.py, num_gpus: 8}
-    container:
-      image: slimerl/slime:latest
-      options: >
-        --gpus all
-      env: {C: 2}
-      volumes: ["/a:/b"]
-    services:
-      redis: {image: redis}
-    steps:
-      - uses: actions/checkout@v4
-        with: {fetch-depth: 0}
-      - name: Run
-        if: always()
-        env: {TOKEN: "${{ secrets['WANDB_API_KEY'] }}"}
-        working-directory: inner
-        shell: sh
-        continue-on-error: true
-        timeout-minutes: 5
-        run: pytest
-"""
+FULL = (Path(__file__).parent / "data/every-key.yml").read_text()
 
 
 def test_every_key_reaches_its_record() -> None:
@@ -209,25 +158,7 @@ def test_a_template_is_rendered_as_its_generator_does(template: str, text: str) 
     assert render_template(template, "w.j2") == text
 
 
-ERRORS = [
-    ("a\n<% fro x in y %>\n", 2, "Encountered unknown tag 'fro'", "<% fro x in y %>"),
-    ("a\n{% if x %}b", 2, "Unexpected end of template", "{% if x %}b"),
-    ("a\nb << 1 + >>\n<% set x = 1 %>", 2, "unexpected", "b << 1 + >>"),
-    # While rendering, in whatever way: the line is that of the template too.
-    ("a\n\n<< x.y.z >><% set q = 1 %>\n", 3, "'x' is undefined", "<< x.y.z >>"),
-    ("a\n{{ 1 / 0 }}\n", 2, "division by zero", "{{ 1 / 0 }}"),
-    ("{{ 'a' + 1 }}\n", 1, "can only concatenate str", "{{ 'a' + 1 }}"),
-    ("{% include 'other' %}", 1, "no loader", "{% include 'other' %}"),
-    # A template is a checkout's data: it reaches nothing of ours and changes nothing.
-    ("a\n{{ ''.__class__.__mro__ }}\n", 2, "'__class__' of a str is unsafe", "__class__"),
-    ("{{ ''.__class__ }}", 1, "'__class__' of a str is unsafe", "__class__"),
-    ("{{ [].append(1) }}", 1, "'append' of a list is unsafe", "append"),
-    ("{{ range(10000000) | length }}", 1, "Range too big", "range"),
-    ("{{ self.__init__.__globals__ }}", 1, "unsafe", "__globals__"),
-]
-
-
-@pytest.mark.parametrize(("template", "line", "message", "text"), ERRORS, ids=[case[2] for case in ERRORS])
+@pytest.mark.parametrize(("template", "line", "message", "text"), CASES["a broken template names its line and text"])
 def test_a_broken_template_names_its_line_and_text(template: str, line: int, message: str, text: str) -> None:
     with pytest.raises(WorkflowError) as caught:
         render_template(template, "w.j2")

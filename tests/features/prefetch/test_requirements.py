@@ -63,6 +63,7 @@ BODIES = [
     ("import huggingface_hub as h\nh.snapshot_download('o/a')", [("model", "o/a", CACHE)]),
     ("import huggingface_hub as h\nh.snapshot_download('o/a', local_files_only=True)", []),
     ("import os\nif os.environ.get('BIG') == '1':\n    U.hf_download_dataset('o/d')", []),
+    ("U.exec_command('bash -c \"hf download o/a --local-dir /m\"')", [("model", "o/a", "/m")]),
 ]  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ci_tasks.features.setup.setup import SetupOptions, cpu_labels, set_up
+from ci_tasks.errors import UsageError
+from ci_tasks.features.setup.setup import SetupOptions, _agrees, cpu_labels, set_up
 from ci_tasks.run.checkout_source import open_source
 from ci_tasks.run.find_rows import list_jobs
 from ci_tasks.workflow.context import UnknownValueError
@@ -58,6 +59,18 @@ def test_without_a_terminal_and_yes_nothing_is_installed(newcomer: Any) -> None:
     assert "CI's install steps of cpu-unittest run here: about 1 GB and 1 to 5 minutes" in refused.out
     assert "without a terminal, setup needs --yes" in refused.err
     assert not newcomer.file.exists() and not files_named("log", newcomer.home)
+
+
+@pytest.mark.parametrize(("terminals", "answers"), [([0], []), ([1], []), ([0, 1], ["", "y", "no"])])
+def test_only_a_person_at_a_terminal_is_asked(
+    terminals: list[int], answers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.isatty", terminals.__contains__)
+    monkeypatch.setattr("builtins.input", lambda _: answers.pop(0))
+    if answers:
+        assert [_agrees(SetupOptions()) for _ in range(3)] == [True, True, False]
+    with pytest.raises(UsageError, match="setup needs --yes"):
+        _agrees(SetupOptions(json=bool(terminals[1:])))
 
 
 def test_a_label_is_tried_here_if_it_installs_something_and_needs_no_gpu_and_no_container(tmp_path: Path) -> None:

@@ -212,10 +212,12 @@ COMPARISONS = [
 
 @pytest.mark.parametrize(("level", "base", "candidate", "result", "words"), COMPARISONS)
 def test_the_word_of_a_comparison(
-    compared: Any, level: int, base: list[Outcome], candidate: list[Outcome], result: str, words: str
+    compared: Any, level: int, base: list[Outcome], candidate: list[Outcome], result: str, words: str, capsys: Any
 ) -> None:
-    found, _ = compared(level, {BASE: base, CANDIDATE: candidate})
+    found, ran = compared(level, {BASE: base, CANDIDATE: candidate})
     assert (found.result, words in found.sentence) == (result, True), found.sentence
+    diff = f"ci-tasks diff base.{min(ran.count(BASE), len(base))} candidate."
+    assert (diff in capsys.readouterr().out) == (BASE in ran)
 
 
 def test_equal_curves_of_a_candidate_that_missed_its_levels_criteria_are_no_pass(compared: Any) -> None:

@@ -107,6 +107,10 @@ def test_a_baseline_is_read_from_any_log_of_verls_and_numbers_without_end_are_no
     for log in ("\n".join(writer.steps(SMOKE)), writer.training(SMOKE)):
         found = read_run([log.encode()], names=["baseline"]).trainings
         assert [one.metrics[1]["actor/pg_loss"] for one in found.values() if one.metrics] == [0.5]
+    again = [line for line in writer.training(SMOKE).splitlines() if "ci-tasks-verl" not in line]
+    log = "".join(writer.training(one, body=again) for one in trainings(LevelRequest(1))[:2])
+    divided = read_run([log.encode()], names=["a", "b"]).trainings
+    assert [*divided] == ["level 0", "level 1: save"], "by its marks, whatever is printed twice"
     assert len(facts_of_a(*(f"step:{step} - actor/pg_loss:1" for step in range(3000))).metrics) == 1000
 
 
