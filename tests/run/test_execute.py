@@ -219,8 +219,9 @@ def test_the_first_failure_ends_the_others_and_speaks_for_all(played: Make) -> N
     assert statuses(done) == {"bad": "failed", "long": "cancelled", "waiting": "cancelled"}
     assert {name for name, record in records.items() if record.stopped} == {"long", "waiting"}
     assert [entry for entry in world.hosts.values() if "waiting" in entry.began] == [], "it was never begun"
-    assert "bad failed" in records["waiting"].reason
-    assert done.exit_code == 1
+    why = "since bad failed (--fail-fast)"
+    assert (records["waiting"].reason, done.exit_code) == (f"not started, {why}", 1)
+    assert f"cancelling the other rows, {why}" in world.view.messages
 
 
 def test_a_failure_that_is_to_be_tried_again_does_not_end_the_others_yet(played: Make) -> None:
@@ -230,6 +231,7 @@ def test_a_failure_that_is_to_be_tried_again_does_not_end_the_others_yet(played:
     world.when((lambda: "flaky" in world.hosts["a"].began, lambda: setattr(world.hosts["b"], "busy", False)))
     done = world.execute_label(fail_fast=True, retry_failed=True)
     assert statuses(done) == {"flaky": "passed", "other": "passed"}
+    assert [line for line in world.view.messages if line.startswith("failed    flaky on a: ")]
 
 
 # -- ^C --------------------------------------------------------------------------------------------------------------

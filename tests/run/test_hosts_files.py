@@ -243,6 +243,7 @@ def test_no_line_of_a_file_that_is_trusted_is_hidden(place: Path, capsys: Any) -
     assert hosts(HostsOptions(trust=True)) == 0
     out = capsys.readouterr().out
     assert out.startswith("overrides:\n- {job: a, step: b, run: evil}\ufffd# harmless")
+    assert "\n\ntrusted: hosts.yaml, until its content changes; only its overrides apply\n" in out
 
 
 def test_the_file_of_a_checkout_does_not_count_when_one_comes_back_to_its_run(place: Path) -> None:

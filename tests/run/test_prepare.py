@@ -32,7 +32,7 @@ def test_large_files_that_travel_are_named_with_what_leaves_them_behind(capsys: 
     announce_large_files([(f"weights-{6 - at}\x1b.bin", 2_000_000 if at else 300_000_000) for at in range(7)])
     out = capsys.readouterr().out
     assert "312 MB in all: weights-6�.bin" in out and "and 2 more" in out
-    assert "add them to .gitignore" in out
+    assert "press ^C and add them to .gitignore" in out
 
 
 WORKFLOW = """

@@ -49,9 +49,11 @@ def found(clone: Path, head: str = "head") -> CiJob:
     return find_job(recovered, ReproduceOptions(log="-", repo=str(clone)), NOTHING_GIVEN)
 
 
-def test_a_merge_that_is_gone_is_made_again_from_its_parents_beside_the_checkout(clone: Path) -> None:
+def test_a_merge_that_is_gone_is_made_again_from_its_parents_beside_the_checkout(clone: Path, capsys: Any) -> None:
     before = git(clone, "count-objects", "-v")
     job, again = found(clone), found(clone)
+    merging = f"commit {'1' * 12} is gone: merging {git(clone, 'rev-parse', 'head')[:12]} into "
+    assert capsys.readouterr().out.count(merging) == 2
     assert (job.is_merged_here, job.row.row, job.commit) == (True, "a", again.commit)
     files = [git(job.source.path, "show", f"{job.commit}:{name}") for name in ("a", "b")]
     assert files == ["of the pull request", "of main"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def test_where_no_index_has_it_the_rows_are_blocked_and_nothing_is_written(newco
 def test_without_a_terminal_and_yes_nothing_is_installed(newcomer: Any) -> None:
     refused = newcomer.ci_tasks("setup", "--rows", "1")
     assert refused.code == 2
+    assert re.search(r"^label cpu-unittest: \d+ rows without GPUs\n  Python: 3", refused.out, re.MULTILINE)
     assert "CI's install steps of cpu-unittest run here: about 1 GB and 1 to 5 minutes" in refused.out
     assert "without a terminal, setup needs --yes" in refused.err
     assert not newcomer.file.exists() and not files_named("log", newcomer.home)
