@@ -178,7 +178,7 @@ def test_a_job_finishes_although_its_log_cannot_be_written(run: Run) -> None:
     run.start('head -c 300000 /dev/zero; touch "$CI_TASKS_RUN_DIR/finished"; exit 1')
     status = run.ended()
     assert run.has("finished")
-    assert (status.end, status.exit_code) == ("exit", 1)
+    assert (status.end, status.exit_code, status.changed) == ("exit", 1, ())
     assert status.log_error == "the log could not be written: No space left on device"
     record = judge_run(run.paths)
     assert (record.status, record.reason) == ("blocked", status.log_error)

@@ -92,6 +92,7 @@ def test_another_tree_begins_another_journal_and_two_commands_cannot_have_one() 
             pass
     with trial(Machine(), tree="edited") as other:
         assert (other.path != first.path, other.outcomes) == (True, [])
+        assert [trial.path.name.rpartition("-")[0] for trial in (first, other)] == ["compare-r1"] * 2
     with trial(Machine(), resume=False) as again:
         assert (again.path, again.outcomes) == (first.path, [])
         assert again.how_to_continue == "the same command without --fresh continues from here"
