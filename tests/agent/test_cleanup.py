@@ -150,10 +150,11 @@ def test_removing_a_run_that_goes_on_ends_it_and_takes_all_that_is_its_own(run: 
     assert run.alive() == []
 
 
-def test_a_run_that_never_began_or_is_gone_is_removed_too(run: Run) -> None:
-    run.write("exit 0")
+def test_a_run_that_never_began_or_is_gone_is_removed_too(run: Run, fake: Fake) -> None:
+    run.write("exit 0", container={"runtime": "docker"})
+    fake.has("a", **{"ci-tasks_dir": str(run.path)})
     for _ in range(2):
-        assert remove_run(str(run.path)) == [] and not run.path.exists()
+        assert remove_run(str(run.path)) == [] and not run.path.exists() and fake.left() == []
 
 
 def test_while_a_daemon_is_away_the_directory_that_leads_to_its_containers_stays(run: Run, fake: Fake) -> None:

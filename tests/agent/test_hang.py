@@ -13,7 +13,7 @@ import pytest
 from ci_tasks.agent import hang, processes
 from ci_tasks.agent.__main__ import main
 from ci_tasks.agent.codec import to_json
-from ci_tasks.agent.hang import HangFacts, HangWatcher, NoLook, wait_for_look
+from ci_tasks.agent.hang import HangFacts, HangWatcher, NoLook, ProcessFacts, wait_for_look
 from ci_tasks.agent.records import Plan, Status
 from ci_tasks.agent.run_directory import RunDir, read_record, write_record
 from tests.agent.conftest import wait_until
@@ -124,6 +124,9 @@ def test_a_link_in_the_place_of_the_directory_leads_nowhere(run: RunDir, tmp_pat
     assert facts is not None
     assert (facts.request, facts.reason) == ("abc", "request")
     assert Path(run.hang_stacks).read_text().count("could not: ") == len(facts.could_not)
+    seen = ProcessFacts(7, 1, place="c", argv=("python", "x"), state="R", stacks="main", env={"RANK": "3"})
+    hang._write(run, HangFacts(processes=(seen,)))
+    assert Path(run.hang_stacks).read_text() == "=== rank, container: 3 c, pid 7, state R: python x\nmain\n"
 
 
 def test_a_look_shows_the_process_that_was_asked_for_or_says_why_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -116,11 +117,13 @@ def test_rows_run_beside_each_other_from_start_to_end_with_their_secrets_masked(
     assert [Path(row.run.log).read_text() for row in rows] == ["***\n"] * 2
 
 
-def test_a_checkouts_store_that_was_not_used_for_long_goes_with_the_end_of_a_command(local: Local) -> None:
+@pytest.mark.parametrize(("hours", "goes"), [(23, False), (25, True)])
+def test_a_checkouts_store_that_was_not_used_for_long_goes_once_a_day(local: Local, hours: int, goes: bool) -> None:
+    local.executor.connection.cache.pruned_at = time.time() - hours * 3600
     (old := local.batch.path.parent.parent / "sync/old/recorded").mkdir(parents=True)
     os.utime(old.parent, (0, 0))
     local.executor.close()
-    assert not old.parent.exists() and local.code.store.exists()
+    assert old.parent.exists() != goes and local.code.store.exists()
 
 
 def test_the_log_of_install_steps_is_passed_on_by_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

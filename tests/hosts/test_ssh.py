@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -155,3 +156,4 @@ def test_a_connection_that_is_closed_while_it_is_made_is_lost_and_says_nothing_o
         connection.close()
         with pytest.raises(LinkDied, match="the connection was lost"):
             opening.result()
+    assert logging.getLogger("paramiko").handlers, "else Python shows what it logs"

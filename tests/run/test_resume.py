@@ -127,6 +127,7 @@ def test_with_one_host_the_rows_that_had_not_started_keep_their_numbers(played: 
     assert [record.id.rpartition(".")[2] for record in done.runs] == ["01", "02", "03"]
     assert [record.status for record in done.runs] == ["passed"] * 3
     assert sorted(path.name for path in batches(world)[0].iterdir() if path.is_dir()) == ["01", "02", "03"]
+    assert '"event": "run_ended"' in (batches(world)[0] / JOURNAL).read_text().splitlines()[-1]
 
 
 def test_a_number_that_the_journal_has_for_another_row_is_not_used(played: Make) -> None:

@@ -14,6 +14,7 @@ from ci_tasks.config import HostSpec
 from ci_tasks.errors import Blocked
 from ci_tasks.features.doctor.check_results import FAULT, OK, WARNING, CheckResult, lines
 from ci_tasks.features.doctor.command import examine_host
+from ci_tasks.hosts.mux import KeptConnection
 from ci_tasks.hosts.queries import QueryRunner
 from tests.parts.processes import LocalQueryRunner
 
@@ -25,7 +26,9 @@ class Dying:
         raise Blocked("the link to box died", hint="try again")
 
 
-def test_every_host_is_examined_though_some_cannot_be_reached() -> None:
+def test_every_host_is_examined_though_some_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = KeptConnection("a", 1, True, 0, 1.0)
+    monkeypatch.setattr("ci_tasks.features.doctor.command.kept_connections", lambda: [kept])
     closed: list[str] = []
 
     @contextmanager
@@ -45,6 +48,7 @@ def test_every_host_is_examined_though_some_cannot_be_reached() -> None:
     ]
     assert [r.status for r in of["dies"] if r.topic == "SSH"] == ["fault"]
     assert [(r.topic, r.status) for r in of["box"] if r.topic in ("SSH", "Python")] == [("SSH", "ok"), ("Python", "ok")]
+    assert of["box"][0].text == "connected to a; the connection is kept"
     assert closed == ["dies", "box"]
 
 
