@@ -16,34 +16,7 @@ from tests.parts.cases import cases, named
 
 CASES = cases("./data/config.yaml")
 
-FULL = """\
-hosts:
-  local: {kind: local}
-  sim: {kind: local, runtime: none, gpus: 8, simulate: true}
-  h100a:
-    kind: ssh
-    address: h100a.example.com
-    runtime: docker
-    pull: missing
-    mounts: {/mnt/nvme0n1/ci: /data/ci}
-    secrets: [WANDB_API_KEY, HF_TOKEN]
-    env: {HF_HUB_OFFLINE: 1, DEBUG: true, EMPTY: , RATIO: 0.5, TEXT: "1.0"}
-    timeout_minutes: 90
-    stall_minutes: 2.5
-  cluster:
-    {kind: slurm, address: login, partition: h100, gres: "gpu:h100", runtime: pyxis, account: me, qos: high,
-    sbatch: [--exclude=node3, "--comment=a b"]}
-pools:
-  both: [h100a, sim]
-  one: local
-overrides:
-  - {job: cpu-unittest, step: Install, run: "pip install torch"}
-  - {job: cpu-unittest, step: Lint, skip: true}
-  - job: cpu-unittest
-    step: Python
-    with: {python-version: "3.11"}
-  - {job: cpu-unittest, step: Torch, pip_index: default, replace: {torch==2.9.1+cu128: torch==2.9.1}}
-"""
+FULL = (Path(__file__).parent / "data/every-key.yaml").read_text()
 
 
 def test_simulated_gpus_are_eight_unless_it_says_otherwise() -> None:

@@ -76,24 +76,19 @@ def test_the_daemon_is_the_one_that_the_job_used(run: Run, fake: Fake) -> None:
     assert fake.calls("inspect") == ["docker inspect --type container -- id-a [unix:///other]"]
 
 
-def test_what_could_not_be_removed_is_said_with_its_reason(
-    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("state", "seconds", "left"),
+    [("sticky", 0.0, ["container a: Error response from daemon: device or resource busy"]), ("removing", 60.0, [])],
+)
+def test_a_removal_in_progress_is_waited_for_and_what_is_left_is_said_with_its_reason(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch, state: str, seconds: float, left: list[str]
 ) -> None:
-    monkeypatch.setattr(containers, "REMOVE_SECONDS", 0.0)
+    monkeypatch.setattr(containers, "REMOVE_SECONDS", seconds)
     fake.has("a", **_own(run))
-    fake.be("sticky")
+    fake.be(state)
     _rules(run)
     _started(run, _entry("a"))
-    assert _remove(run) == ["container a: Error response from daemon: device or resource busy"]
-
-
-def test_a_removal_that_is_in_progress_already_is_waited_for(run: Run, fake: Fake) -> None:
-    fake.has("a", **_own(run))
-    fake.be("removing")
-    _rules(run)
-    _started(run, _entry("a"))
-    assert _remove(run) == []
-    assert fake.left() == []
+    assert (_remove(run), bool(fake.left())) == (left, bool(left))
 
 
 def test_a_daemon_that_hangs_is_waited_for_once_and_then_for_a_short_time(
