@@ -306,6 +306,9 @@ def test_however_deep_a_job_has_nested_its_files_the_others_are_masked(paths: Ru
         os.close(deepest)
         deepest = inner
     os.close(deepest)
+    plain = Path(paths.artifacts, "plain")
+    plain.chmod(0)
     containers.make_readable(paths.artifacts, None, "none", {})
+    assert plain.stat().st_mode & 0o777 == 0o400
     assert masked(paths) == {"plain": b"***"}
     assert containers.remove_tree(paths.path, None, "none", {}) == []
