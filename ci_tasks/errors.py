@@ -131,6 +131,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def short(id: str) -> str:
+    """A commit or a tree in a message."""
+    return id[:12]
+
+
 def truncated(text: str, longest: int) -> str:
     """`text` without its end if it has more than `longest` characters."""
     return text if len(text) <= longest else f"{text[: max(0, longest - 1)]}…"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_tasks.errors import CiTasksError, ConfigError, UnknownName, WorkflowError, shortened
+from ci_tasks.errors import CiTasksError, ConfigError, UnknownName, WorkflowError, short, shortened
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,4 @@ def test_a_text_is_shortened_in_its_middle() -> None:
     begin, middle, end = shortened(text, 60).split(" … ")
     assert text.startswith(begin + " ") and text.endswith(" " + end), "between words"
     assert int(middle.split()[0]) == len(text) - len(begin) - len(end)
+    assert short("c0ffee" * 7) == "c0ffeec0ffee"

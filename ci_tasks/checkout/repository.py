@@ -19,7 +19,7 @@ from pathlib import Path
 from ci_tasks.agent.files import content_of
 from ci_tasks.agent.git import DiskFull, Git, make_repository, make_temporary_directory, quoted
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import Blocked, CheckoutError, UsageError, nearest, some
+from ci_tasks.errors import Blocked, CheckoutError, UsageError, nearest, short, some
 from ci_tasks.resources import HOME_ENV
 
 BASE = "origin/main"
@@ -238,7 +238,7 @@ def fetch_commit(source: Path, commit: str, store: Path, *, url: str, ref: str =
             problem = problem or str(error).splitlines()[0]
         if commit_of(git, commit):
             return store
-    raise CheckoutError(f"commit {commit[:12]} is not in {source}, and {url} did not give it", hint=problem)
+    raise CheckoutError(f"commit {short(commit)} is not in {source}, and {url} did not give it", hint=problem)
 
 
 # -- history ----------------------------------------------------------------------------------------------------------

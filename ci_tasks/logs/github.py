@@ -20,7 +20,7 @@ from urllib3.util import Retry
 
 from ci_tasks import __version__, safe_output
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import Blocked, CiTasksError, UsageError
+from ci_tasks.errors import Blocked, CiTasksError, UsageError, short
 from ci_tasks.logs.log_file import OpenLog, first_jobs, read_logs, temporary_copy, without_secrets
 
 FAILED = ("failure", "timed_out")
@@ -364,7 +364,7 @@ def find_failed_jobs(client: GitHubClient, url: GitHubUrl) -> tuple[str, list[Wo
         place = f"run {url.run}"
         jobs = client.jobs(client.run(url.run), url.attempt)
     elif url.commit:
-        place = f"commit {url.commit[:12]}"
+        place = f"commit {short(url.commit)}"
         jobs = client.jobs_of_commit(text_at(client.json(f"commits/{url.commit}", place), "sha"))
     else:
         place = f"pull request {url.pull}"

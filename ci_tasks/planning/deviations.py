@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ci_tasks.agent.records import AGENT, Checkout, Deviation, GpuRequest, ProbeRules
 from ci_tasks.config import HostSpec
+from ci_tasks.errors import short
 from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.actions import architecture, version_matches
 from ci_tasks.planning.steps import PlannedSteps, condition_texts, expression_texts, referenced_names
@@ -186,7 +187,7 @@ def agent_deviations(locks: GpuRequest | None, probe: ProbeRules | None, checkou
         here = "Python processes record imports, failures and how they end; torch's flight recorder is on"
         yield Deviation("probe", "none", here, "evidence from inside the job; --no-probe leaves it out")
     for overlay in checkout.overlays:
-        here = f"{overlay.title}, tree {overlay.tree[:12]}"
+        here = f"{overlay.title}, tree {short(overlay.tree)}"
         yield Deviation(f"{OVERLAY} {overlay.name}", "the installed one", here, f"--with {overlay.name}={overlay.path}")
 
 

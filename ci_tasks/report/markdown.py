@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ci_tasks.errors import short
 from ci_tasks.records import PASSED, RunRecord
 from ci_tasks.report import results
 from ci_tasks.report.results import verdict
@@ -37,7 +38,7 @@ def render(name: str, records: Sequence[RunRecord], places: Mapping[str, str] | 
 
 def _head(name: str, records: Sequence[RunRecord]) -> Iterator[str]:
     checkouts = {(checkout.title, checkout.tree) for checkout in (r.checkout for r in records) if checkout}
-    tested = " ".join(f"Commit `{title}`, tree `{tree[:12]}`." for title, tree in sorted(checkouts))
+    tested = " ".join(f"Commit `{title}`, tree `{short(tree)}`." for title, tree in sorted(checkouts))
     yield f"## {cell(verdict(records))}\n\n{f'{cell(name)}. {tested}'.rstrip()}\n"
     body = [
         (f"{_SYMBOLS.get(r.status, '⏳')} {r.status}", row, r.host or "–", results.took(r), results.evidence_of(r),

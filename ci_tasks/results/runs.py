@@ -59,8 +59,7 @@ def is_over(run: RunDir) -> bool:
 def pending_phase(run: RunDir) -> str:
     """For a run that has not started, what its command does now; empty if no command will start it."""
     batch = read_state_if_readable(os.path.dirname(run.path))
-    is_pending = batch is not None and batch.is_active and not os.path.exists(run.record)
-    return batch.phase if batch is not None and is_pending else ""
+    return batch.phase if batch and batch.is_active and not os.path.exists(run.record) else ""
 
 
 # -- its log -----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from pathlib import Path
 from ci_tasks.agent.records import Event, Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_status_if_readable, write_record
 from ci_tasks.config import Config, HostSpec
-from ci_tasks.errors import UsageError, counted
+from ci_tasks.errors import UsageError, counted, short
 from ci_tasks.hosts.executor import OpenExecutor, PreparedRow, TakeSnapshot, open_executor, take_host_snapshot
 from ci_tasks.planning.checkout_files import defines_tests
 from ci_tasks.planning.planner import failed_step, retry_plan
@@ -96,12 +96,12 @@ def execute_label(
         if journal and journal.asked.tree != checkout.tree:
             raise UsageError(
                 f"the checkout is not what {batch.id} runs: "
-                f"tree {journal.asked.tree[:12]} then, {checkout.tree[:12]} now",
+                f"tree {short(journal.asked.tree)} then, {short(checkout.tree)} now",
                 hint="restore it (git stash), or run the label again; `--last-failed` runs the rows that did not pass",
             )
         if view is None:
             count = counted(len(ready.rows), "row")
-            print(f"run {batch.id}: {count} of {checkout.title}, tree {checkout.tree[:12]}", flush=True)
+            print(f"run {batch.id}: {count} of {checkout.title}, tree {short(checkout.tree)}", flush=True)
             view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.planned_rows.values()])
         with closing(open_journal(batch)) as written, closing(EventView(view, written, options.events)) as events:
             asked = (batch.id, request.label, request.host, tuple(row.row for row in ready.rows))
@@ -226,7 +226,7 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
             raise
         tree, step = row.plan.checkout.tree, row.plan.retry.step if row.plan.retry else 0
         same = "no file changed, so the same tree runs again" if tree == before.checkout.tree else ""
-        print(f"run {row.plan.id}: {id} again from step {step} on {before.host}; {same or f'tree {tree[:12]}'}")
+        print(f"run {row.plan.id}: {id} again from step {step} on {before.host}; {same or f'tree {short(tree)}'}")
         ready = PreparedBatch(batch, (row.row,), (session,), None, row.plan.checkout, planned_rows={0: row})
         ready.interrupts.defer()
         try:

@@ -12,7 +12,7 @@ from ci_tasks import registry
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import default_base, resolve_rev
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError, one_line, printable
+from ci_tasks.errors import UsageError, one_line, printable, short
 from ci_tasks.logs.job_row import row_candidates
 from ci_tasks.records import FAILED
 from ci_tasks.report.table import paragraph
@@ -91,7 +91,7 @@ def compare(
     sources = {YOURS: source, BASE: open_source(str(source.path), commit, source.workflow.path, config.given)}
     there = {row.row for row in rows_named(sources[BASE], label, None)}
     if missing := [name for name in names if name not in there]:
-        message = f"the base {commit[:12]} has no row {missing[0]} of label {label}: nothing to compare it with"
+        message = f"the base {short(commit)} has no row {missing[0]} of label {label}: nothing to compare it with"
         raise UsageError(message, hint="use --only to leave out new rows, or --base for another base")
     if options.ci:
         print("\n".join(map(printable, _in_ci(source, label, rows_here))), flush=True)
@@ -100,7 +100,7 @@ def compare(
         trees = {side: stack.enter_context(pinned(each, None)) for side, each in sources.items()}
         yours, base = (trees[side].checkout for side in (YOURS, BASE))
         if base.tree == yours.tree:
-            raise UsageError(f"your tree equals the base {base.commit[:12]}", hint="--base REV names another one")
+            raise UsageError(f"your tree equals the base {short(base.commit)}", hint="--base REV names another one")
         subjects = {side: Subject(each, run, trees[side]) for side, each in sources.items()}
         runner = Runner(config, subjects.__getitem__, ExecutionOptions(events=events), execute=execute)
         settings = {side: tree.checkout.tree for side, tree in trees.items()}
@@ -109,7 +109,7 @@ def compare(
         what = f"row {run.rows[0]}" if len(run.rows) == 1 else f"failing rows of {len(run.rows)}"
         base_is = f"merge base of HEAD and {parted_from}" if parted_from else revision
         lines = [source.headline, f"comparing {what} on {host}", f"yours: {yours.title}"]
-        lines += [f"base: {(base.head or base.commit)[:12]} ({base_is})"]
+        lines += [f"base: {short(base.head or base.commit)} ({base_is})"]
         lines += [f"for a row at most {cost(options.max_runs, label, [host], names)}"]
         print("\n".join(map(printable, lines)), flush=True)
         rule = AB(BASE, YOURS, screen=len(run.rows) > 1, seed="".join(settings.values()))

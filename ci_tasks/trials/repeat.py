@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ci_tasks.config import Config
-from ci_tasks.errors import CiTasksError, UsageError, counted
+from ci_tasks.errors import CiTasksError, UsageError, counted, short
 from ci_tasks.records import CANCELLED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, overall
 from ci_tasks.report import results
 from ci_tasks.report.results import batch_result
@@ -45,7 +45,7 @@ def repeat(
         often = f"each row {counted(runs, 'time')}, or until its answer is clear"
         if until_fail:
             often = f"until a row fails, at most {counted(runs, 'time')}"
-        print(f"repeating {often}: {checkout.title}, tree {checkout.tree[:12]}", flush=True)
+        print(f"repeating {often}: {checkout.title}, tree {short(checkout.tree)}", flush=True)
         hosts = [spec.name for spec in config.select_hosts(request.host)]
         print(f"for a row at most {cost(runs, request.label, hosts, request.rows, request.only or '')}", flush=True)
         subject = Subject(source, request, tree)

@@ -14,7 +14,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Deviation
 from ci_tasks.checkout.repository import CheckoutGit, fetch_commit, find_commit
 from ci_tasks.config import Config
-from ci_tasks.errors import CheckoutError, UsageError, one_line, truncated
+from ci_tasks.errors import CheckoutError, UsageError, one_line, short, truncated
 from ci_tasks.given_values import GivenValues
 from ci_tasks.logs.job_facts import RecoveredJob
 from ci_tasks.logs.job_log import AnalysedLog
@@ -200,9 +200,9 @@ def _checkout_at(
         elif recovered.repository.lower() not in mine.origin.lower():
             hint = f"the log is of {recovered.repository}: --repo DIR names another checkout\n{hint}"
         if not url:
-            message = f"commit {commit[:12]} is not in {path}, and the log names no repository"
+            message = f"commit {short(commit)} is not in {path}, and the log names no repository"
             raise CheckoutError(message, hint=hint)
-        print(f"fetching commit {commit[:12]} from {masked_with_forms(url)}", flush=True)
+        print(f"fetching commit {short(commit)} from {masked_with_forms(url)}", flush=True)
         name = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         beside = make_home() / "commits" / name
         try:
@@ -240,9 +240,9 @@ def _merged_again(beside: Path, job: RecoveredJob, problem: CheckoutError) -> st
         commit = git.text("commit-tree", tree, "-p", base, "-p", head, "-m", message)
     except CheckoutError:
         message = f"{problem.message}, and its parents cannot be merged here"
-        hint = f"--rev {head[:12]} runs the pull request's own commit\n{problem.hint}"
+        hint = f"--rev {short(head)} runs the pull request's own commit\n{problem.hint}"
         raise CheckoutError(message, hint=hint) from None
-    print(f"commit {job.commit[:12]} is gone: merging {head[:12]} into {base[:12]} again", flush=True)
+    print(f"commit {short(job.commit)} is gone: merging {short(head)} into {short(base)} again", flush=True)
     return commit
 
 
@@ -285,7 +285,7 @@ def recovered_lines(job: CiJob, width: int | None = None) -> list[str]:
     """The job that failed in CI, a line each; then what its log did not say."""
     ci, row = job.recovered, job.row
     pull = f", pull request {ci.pull_request}" if ci.pull_request else ""
-    merged = f" (merge of {ci.merge_head[:12]} into {ci.merge_base[:12]})" if ci.merge_head else ""
+    merged = f" (merge of {short(ci.merge_head)} into {short(ci.merge_base)})" if ci.merge_head else ""
     facts = {
         "job": ci.job_name,
         "row": f"{row.label} / {row.row}",
@@ -308,8 +308,8 @@ def is_commit_of(job: CiJob, record: RunRecord) -> bool:
 def with_job_deviations(record: RunRecord, job: CiJob) -> RunRecord:
     """The record with its deviations from this very job, by what the log says of it. CI's own commit is none."""
     ci, around = job.recovered, record.environment
-    merge = f"{ci.merge_head[:12]} merged into {ci.merge_base[:12]}"
-    found = [Deviation(CODE, f"merge commit {ci.commit[:12]}", merge, "CI's commit is gone")] * job.is_merged_here
+    merge = f"{short(ci.merge_head)} merged into {short(ci.merge_base)}"
+    found = [Deviation(CODE, f"merge commit {short(ci.commit)}", merge, "CI's commit is gone")] * job.is_merged_here
     shown = [(name, value) for step in ci.steps for name, value in step.env.items()]
     empty = {name for name, _ in shown} - {name for name, value in shown if value}
     for item in record.deviations:

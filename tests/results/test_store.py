@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from ci_tasks.agent import processes
-from ci_tasks.agent.run_directory import write_record
+from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.errors import UnknownName, UsageError
 from ci_tasks.records import RunRecord
 from ci_tasks.results import store
 from ci_tasks.results.load import RUNS, choose
+from ci_tasks.results.runs import pending_phase
 from ci_tasks.results.store import BatchState, Phase, read_state_if_readable, write_phase
 
 
@@ -235,6 +236,7 @@ def test_a_phase_is_read_as_it_was_written_with_this_process_as_the_owner(tmp_pa
         assert state is not None
         assert (state.phase, state.pid, state.is_here) == (phase, os.getpid(), True)
         assert state.is_active == (phase != "ended")
+        assert pending_phase(RunDir(str(tmp_path / "01"))) == ("" if phase == "ended" else phase)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"phase": "sleeping"}', '{"phase": "running", "pid": "1"}'])

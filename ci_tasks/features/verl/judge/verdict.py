@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ci_tasks.agent.records import Checkout
-from ci_tasks.errors import printable, some, truncated
+from ci_tasks.errors import printable, short, some, truncated
 from ci_tasks.features.verl.judge import records
 from ci_tasks.features.verl.judge.attribution import OWN_IMPORT, WRONG_PATH, attribute, stage_of, stage_of_check
 from ci_tasks.features.verl.judge.criteria import EXIT, FEATURE, RESUME, SAME, STEPS, criteria_of, import_criteria
@@ -233,7 +233,7 @@ def repository(tree: Checkout) -> str:
     """Its commit, which git knows, plus the files that differ from it."""
     if not tree.head:
         return "no git repository" if tree.commit else "not known: only a log was judged"
-    return f"{tree.head[:12]}{' plus ' if tree.dirty else ', no dirty files'}{some(tree.dirty, _MOST_DIRTY)}"
+    return f"{short(tree.head)}{' plus ' if tree.dirty else ', no dirty files'}{some(tree.dirty, _MOST_DIRTY)}"
 
 
 def _sentence(run: LevelRun, verdict: RunVerdict) -> str:
