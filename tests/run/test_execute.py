@@ -259,7 +259,7 @@ def test_ctrl_c_gives_up_at_once_on_hosts_whose_link_is_down(played: Make) -> No
 
     world.when((lambda: world.runs("one")() and world.runs("two")(), vanish))
     done = world.execute_label()
-    assert set(statuses(done).values()) == {"lost"}
+    assert (set(statuses(done).values()), done.exit_code) == ({"lost"}, 125)
     assert "left while" in done.runs[0].reason
 
 
