@@ -11,13 +11,23 @@ from typing import Any
 import pytest
 
 from ci_tasks.errors import UsageError
-from ci_tasks.features.verl.levels.levels import MINIMAL, WRAPPER, LevelRequest, Training, command, render, trainings
+from ci_tasks.features.verl.levels.levels import (
+    MINIMAL,
+    WRAPPER,
+    LevelRequest,
+    Training,
+    command,
+    limitations,
+    render,
+    trainings,
+)
 from tests.parts.golden import Golden
 
 whole = (kept := Golden(Path(__file__).parent / "trainings.json")).fixture()
 trainings = kept.of(trainings)
 render = kept.of(render)
 command = kept.of(command)
+limitations = kept.of(limitations)
 
 FUSION = "megatron.override_transformer_config.gradient_accumulation_fusion=False"
 FEATURE = {"overrides": ("a.b=c",), "proofs": ("active",)}
@@ -47,6 +57,16 @@ def test_a_level_ends_with_its_training_after_the_smoke(
     assert {name: first.env[name] for name in MINIMAL} == dict(MINIMAL)
     assert (last.name, last.steps, last.overrides) == (name, steps, overrides)
     assert {key: value for key, value in last.env.items() if first.env.get(key) != value} == beyond
+    limits = limitations(LevelRequest(level, **more))  # type: ignore[arg-type]
+    assert ("no convergence claim" in limits, "save/resume was not requested" in limits) == (level != 5, level != 1)
+
+
+def test_what_was_left_out_is_a_limitation() -> None:
+    other = LevelRequest(0, dummy_config="c", no_reward_model=True, overrides=("a.enforce_eager=True",), script="s")
+    differs = {*limitations(LevelRequest(0))} ^ {*limitations(other)}
+    assert sorted(note.partition(":")[0] for note in differs) == [
+        "dummy config", "enforce_eager", "reward model disabled", "trivial parallelism",
+    ]  # fmt: skip
 
 
 def test_a_resume_keeps_the_checkpoints_of_the_save_before_it() -> None:
