@@ -202,6 +202,7 @@ class World:
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_"))}
         ours = {"CI_TASKS_HOME": str(self.home), "CI_TASKS_HOSTS": str(self.path / "hosts.yaml")}
+        ours["XDG_RUNTIME_DIR"] = str(self.path.parent)  # `clean` of another trial closes no connection of this one
         with (self.path / "client").open("ab") as out:
             out.write(f"$ ci-tasks {' '.join(words)}\n".encode())
             out.flush()
