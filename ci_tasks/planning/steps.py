@@ -215,6 +215,12 @@ def _is_meant(override: Override, step: Step) -> bool:
     return override.step == step.name or bool(step.uses and override.step == step.uses.split("@")[0])
 
 
+def overridden(job: Job, overrides: Sequence[Override]) -> Job:
+    """The job with the steps that run here."""
+    steps = (_overridden(step, job, overrides)[0] for step in job.steps)
+    return replace(job, steps=tuple(step for step in steps if step))
+
+
 def _overridden(step: Step, job: Job, overrides: Sequence[Override]) -> tuple[Step | None, list[Deviation]]:
     meant = (each for each in overrides if _is_meant(each, step) and matches_job(each.job, job.id))
     override = next(meant, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import BASE, default_base, find_commit, open_repository, resolve_rev
 from ci_tasks.errors import CiTasksError, WorkflowError, counted
 from ci_tasks.given_values import GivenValues
+from ci_tasks.planning.steps import overridden
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, read_source, workflow_files
 from ci_tasks.workflow import expressions, rows, secrets
 from ci_tasks.workflow.context import EventContext, UnknownValueError
@@ -96,7 +98,8 @@ def find_rows(
     but of changed tests, for which CI's rule is read. Raises UnknownName, WorkflowError, CheckoutError."""
     is_changed = source.suite.is_changed(label)
     job = job_of(source.workflow, label)
-    needed = rows.needed_outputs(source.workflow, job, event) if run_needs else []
+    here = overridden(job, source.suite_overrides)
+    needed = rows.needed_outputs(source.workflow, here, event) if run_needs else []
     missing = [id for id in needed if _runs_here(source, id)] or rows.missing_outputs(job, event)
     if not missing:
         return JobRows(job, _rows(source, job, event), event)
@@ -127,7 +130,7 @@ def _with_outputs(
     workflow, job = source.workflow, source.workflow.jobs[id]
     called = {each.own_id: each for each in workflow.jobs.values() if each.call and each.call.caller.id == id}
     if not called:
-        for other in rows.needed_outputs(workflow, job, event):
+        for other in rows.needed_outputs(workflow, overridden(job, source.suite_overrides), event):
             if _runs_here(source, other):
                 event = _with_outputs(source, other, event, workspace, checkout)
         outputs, artifacts = _run_job(source, job, event, workspace, checkout)
@@ -202,6 +205,7 @@ def _run_job(
         hint = f"--output {job.id}.NAME=VALUE gives an output of it, whose names are {', '.join(job.outputs)}"
         raise UnknownValueError(error.message, hint=error.hint or hint) from None
     create(run, plan, archive.for_this_machine())
+    print(f"ci-tasks: running {job.id} here for its outputs", file=sys.stderr, flush=True)
     done = processes.run_program(["bash", run.script], plan.timeout_minutes * 60, job_environment(plan, run.path))
     if done.code != 0:
         message = f"job {job.id}, whose output decides the rows, ends with {done.code}: {done.last_line}"

@@ -22,7 +22,7 @@ _TESTS = (
     *("cicd-unit-tests-core", "cicd-unit-tests-diffusion"),
     *(f"cicd-functional-tests-{machine}{tier}" for machine in ("", "gb200-") for tier in ("l0", "l1", "l2", "flaky")),
 )
-_OTHERS = ("lint-check", "cicd-import-check", "generate-test-matrix", "generate-gb200-test-matrix")
+_OTHERS = ("Coverage", "lint-check", "cicd-import-check", "generate-test-matrix", "generate-gb200-test-matrix")
 _IN_IMAGE = "--workdir /opt/Megatron-Bridge"
 _MAIN = "git+https://github.com/NVIDIA-NeMo/Megatron-Bridge.git@main"
 _SCRIPT = 'bash "$SCRIPT_PATH"'
@@ -59,6 +59,4 @@ def _overrides() -> Iterator[Mapping[str, object]]:
 
 _PACKAGES = ("megatron.bridge", "megatron.core")
 _OWN = json.dumps({"overrides": list(_overrides())})
-SUITE = Suite(
-    "bridge", WORKFLOW, "Megatron-Bridge", packages=_PACKAGES, overrides=_OWN, matches=matches, describe=describe
-)
+SUITE = Suite("bridge", WORKFLOW, packages=_PACKAGES, overrides=_OWN, matches=matches, describe=describe)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -92,9 +93,9 @@ def set_up(options: SetupOptions) -> SetupResult:
     labels = cpu_labels(source, by_label)
     label = _chosen(options.label, labels, source)
     rows = by_label[label]
-    job = source.workflow.jobs[rows[0].job]
+    job, all_overrides = source.workflow.jobs[rows[0].job], (*config.overrides, *source.suite_overrides)
     try:
-        wanted = wanted_python(source.workflow, job, rows[0], event_context(source), config.overrides)
+        wanted = wanted_python(source.workflow, job, rows[0], event_context(source), all_overrides)
     except UnknownValueError as error:
         hint = "--label LABEL tries another label; `ci-tasks run` takes values"
         raise UnknownValueError(error.message, hint=hint) from None
@@ -118,7 +119,8 @@ def set_up(options: SetupOptions) -> SetupResult:
     entries = [entry(override) for override in overrides]
     written = installed and add_overrides(file, entries, f"for {source.path.name}")
     if installed:
-        print(f"\nnext: `ci-tasks run {label}` runs all its rows")
+        words = [f"--{name}={value}" for name in ("repo", "workflow") if (value := getattr(options, name))]
+        print(f"\nnext: `{shlex.join(['ci-tasks', 'run', *words, label])}` runs all its rows")
     if status == BLOCKED:
         print("\nanother index or version does not fix the install steps; nothing was written")
     tried = [{"row": record.row, "status": record.status, "reason": record.reason} for record in records]
@@ -173,7 +175,7 @@ def _try_rows(
         again = merged([*overrides, more]) if more else overrides
         if again == overrides:
             return overrides, result.runs
-        print("\nthe install steps failed; trying again with:")
+        print(f"\nthe install steps failed; trying again, {_COSTS[CUDA]} minutes if torch comes with CUDA, with:")
         overrides = again
     return overrides, []
 
@@ -214,20 +216,22 @@ def find_torch(job: Job, index: str | None, python: str, ask: Ask) -> tuple[str,
 
 
 def add_overrides(file: Path, entries: Sequence[str], why: str) -> bool:
-    """Add the overrides to the user's file; print them if it has overrides already. Returns whether it did."""
+    """Add the overrides to the user's file, below those that end it; print them if that changes something else. Returns
+    whether it did."""
     if not entries:
         print("\nCI's install steps work here unchanged: nothing to write")
         return False
-    block = "\n  ".join(["overrides:", f"# by `ci-tasks setup`: {why}", *(f"- {entry}" for entry in entries)]) + "\n"
+    items = "".join(f"  {line}\n" for line in [f"# by `ci-tasks setup`: {why}", *(f"- {entry}" for entry in entries)])
     before = file.read_text(encoding="utf-8") if file.exists() else ""
-    after = before + ("\n" if before and not before.endswith("\n") else "") + block
-    print(f"\n{block}", flush=True)
-    if not _adds_only(before, after):
-        print(f"{file} has overrides already, or another format: paste these lines there")
-        return False
-    write(file, after)
-    print(f"added to {file}")
-    return True
+    print(f"\noverrides:\n{items}", flush=True)
+    for block in (f"overrides:\n{items}", items):
+        after = before + ("\n" if before and not before.endswith("\n") else "") + block
+        if _adds_only(before, after, items):
+            write(file, after)
+            print(f"added to {file}")
+            return True
+    print(f"{file} has another format: add these lines there, below its `overrides:` if it has some")
+    return False
 
 
 def write(file: Path, text: str) -> None:
@@ -239,10 +243,10 @@ def write(file: Path, text: str) -> None:
     file.chmod(mode)
 
 
-def _adds_only(before: str, after: str) -> bool:
-    """Whether the file keeps what it had, and gets overrides that it did not have."""
+def _adds_only(before: str, after: str, items: str) -> bool:
+    """Whether the file keeps what it had, and gets these overrides as its last."""
     try:
-        old, new = yaml_lines.load(before) or {}, yaml_lines.load(after)
-    except yaml_lines.YamlError:
+        old, new, added = (yaml_lines.load(text) or {} for text in (before, after, items))
+        return bool({**old, "overrides": [*(old.get("overrides") or ()), *added]} == new)
+    except (yaml_lines.YamlError, AttributeError, TypeError):
         return False
-    return isinstance(old, dict) and isinstance(new, dict) and {**new, **old} == new and "overrides" not in old

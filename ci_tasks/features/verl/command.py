@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ci_tasks import resources
 from ci_tasks.cli.shared import perform
 from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.verl.levels.levels import LevelRequest
@@ -33,7 +35,9 @@ def verl(options: VerlOptions) -> int:
     """
     request = level_request(options)
     if not (options.log or (options.bridge and options.verl)):
-        hint = "the sample: --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim"
+        bridge, verl = (shlex.quote(str(resources.path(f"examples/tiny-{name}"))) for name in ("bridge", "verl"))
+        more = "--host sim --no-reward-model --env VERL_USE_UV=0"
+        hint = f"the sample: ci-tasks verl --bridge {bridge} --verl {verl} {more}"
         raise UsageError("verl needs --bridge DIR and --verl DIR (or BRIDGE_REPO and VERL_REPO)", hint=hint)
     # With whole paths, so that its command line starts the same plan from any directory.
     named = {name: getattr(options, name) for name in ("bridge", "verl", "baseline")}

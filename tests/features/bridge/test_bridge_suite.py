@@ -8,7 +8,7 @@ from ci_tasks.config import suite_overrides
 from ci_tasks.errors import WorkflowError
 from ci_tasks.features.bridge.suite import SUITE, WORKFLOW
 from ci_tasks.given_values import GivenValues
-from ci_tasks.planning.steps import plan_steps
+from ci_tasks.planning.steps import overridden, plan_steps
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Workflow
@@ -19,8 +19,9 @@ on: push
 jobs:
   pre-flight:
     uses: other/repo/.github/workflows/preflight.yml@1
+  configure: {runs-on: x, outputs: {merge_sha: x}, steps: [{run: x}]}
   cicd-unit-tests-core:
-    needs: [pre-flight]
+    needs: [pre-flight, configure]
     runs-on: ${{ needs.pre-flight.outputs.runner_prefix }}
     strategy:
       matrix:
@@ -87,6 +88,13 @@ def test_a_row_has_the_gpus_of_its_runners_label() -> None:
     assert [row.gpus for row in rows.rows(workflow, workflow.jobs[JOB], EVENT, SUITE.describe)] == [2, 2]
     nobody = rows.rows(workflow, workflow.jobs[JOB], EventContext(repository="o/r"), SUITE.describe)
     assert [row.gpus for row in nobody] == [None, None]
+
+
+def test_what_only_an_overridden_step_reads_is_not_needed() -> None:
+    workflow, overrides = bridge(), suite_overrides("bridge", SUITE.overrides)
+    job = workflow.jobs[JOB]
+    assert rows.needed_outputs(workflow, job, EVENT) == ["configure"]
+    assert rows.needed_outputs(workflow, overridden(job, overrides), EVENT) == []
 
 
 def test_the_steps_of_a_local_action_run_with_their_inputs_over_your_tree() -> None:

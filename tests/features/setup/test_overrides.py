@@ -70,14 +70,16 @@ def test_wheels_of_torch_for_cpus_come_first(
 
 
 ENTRY = '{job: cpu, step: "Install dependencies", pip_index: default}'
+MINE = "overrides:\n  # of mine\n  - {job: a, step: b, skip: true}\n"
 ADDED = f"overrides:\n  # by `ci-tasks setup`: for slime\n  - {ENTRY}\n"
 
 CASES: list[tuple[str, str | None]] = [
     ("", ADDED),
     ("# mine\nhosts:\n  a: {kind: local}  # here\n", f"# mine\nhosts:\n  a: {{kind: local}}  # here\n{ADDED}"),
     ("hosts: {}", f"hosts: {{}}\n{ADDED}"),
+    (MINE, f"{MINE}{ADDED.removeprefix('overrides:')[1:]}"),
     # What cannot be added to without changing the rest.
-    ("overrides:\n  # of mine\n  - {job: a, step: b, skip: true}\n", None),
+    (f"{MINE}hosts: {{}}\n", None),
     ("overrides: []\n", None),
     ("{hosts: {}}\n", None),
     ("- a\n", None),
