@@ -88,7 +88,6 @@ def test_a_training_of_nothing_but_nan_and_one_that_begins_again_and_again_are_b
         (reading.metrics_summary, b"\x1b[36m(Actor pid=1)\x1b[0m step 1: {'train/loss': nan}", "step 1, loss nan"),
         (reading.metrics_summary, b"step 4: {'a/b': 1, 'c/d': 2}", "step 4, 2 metrics"),
         # No line of metrics.
-        (reading.metrics_summary, b"", ""),
         (reading.metrics_summary, b"step:3 - a/loss:0.1", ""),
         (reading.metrics_summary, b"footstep 3: {'a': 1}", ""),
         (reading.metrics_summary, b"Training Progress: 10%|#   | 3/30 [00:10<01:30]", ""),

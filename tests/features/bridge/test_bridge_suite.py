@@ -91,10 +91,9 @@ def test_a_row_has_the_gpus_of_its_runners_label() -> None:
 
 
 def test_what_only_an_overridden_step_reads_is_not_needed() -> None:
-    workflow, overrides = bridge(), suite_overrides("bridge", SUITE.overrides)
-    job = workflow.jobs[JOB]
-    assert rows.needed_outputs(workflow, job, EVENT) == ["configure"]
-    assert rows.needed_outputs(workflow, overridden(job, overrides), EVENT) == []
+    job, overrides = (workflow := bridge()).jobs[JOB], suite_overrides("bridge", SUITE.overrides)
+    for each, needed in ((job, ["configure"]), (overridden(job, overrides), [])):
+        assert rows.needed_outputs(workflow, each, EVENT) == needed
 
 
 def test_the_steps_of_a_local_action_run_with_their_inputs_over_your_tree() -> None:

@@ -80,7 +80,6 @@ CASES: list[tuple[str, str | None]] = [
     (MINE, f"{MINE}{ADDED.removeprefix('overrides:')[1:]}"),
     # What cannot be added to without changing the rest.
     (f"{MINE}hosts: {{}}\n", None),
-    ("overrides: []\n", None),
     ("{hosts: {}}\n", None),
     ("- a\n", None),
 ]
