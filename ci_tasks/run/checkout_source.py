@@ -201,7 +201,7 @@ def _read(path: Path, rev: str | None, name: str | None, given: GivenValues) -> 
         return text
 
     name = name or _usual(path, rev)
-    for file in (name, f"{name.removesuffix('.j2')}.j2"):
+    for file in (name, f"{name.removesuffix('.j2')}.j2", f"{_WORKFLOWS}{name}"):
         if (text := _text(path, rev, file)) is not None:
             rendered = file.endswith(".j2")
             text = render_template(text, file) if rendered else text

@@ -233,7 +233,7 @@ def test_a_workflow_outside_of_the_checkout_is_not_read(
     for place in (path.parent, path.parent.parent):
         (place / "secret.yml").write_text("token: s3cret\n")
     (path / "link.yml").symlink_to(path.parent / "secret.yml")
-    assert list(outline(open_source(str(path), workflow=".github/workflows/ci.yml"))) == ["away", "own"]
+    assert list(outline(open_source(str(path), workflow="ci.yml"))) == ["away", "own"]
 
 
 # -- changed tests -----------------------------------------------------------------------------------------------------

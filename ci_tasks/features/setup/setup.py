@@ -104,7 +104,8 @@ def set_up(options: SetupOptions) -> SetupResult:
         torch, of_torch = find_torch(job, index, path, executor.run_queries)
     print(f"\nlabel {label}: {counted(len(rows), 'row')} without GPUs\n  Python: {version} ({path})")
     if wanted and not version_matches(wanted, version):
-        print(f"    CI wants {wanted}: `uv python install {wanted}` or `pyenv install {wanted}` installs it")
+        by_uv = f"`uv python install {wanted}` (uv comes by `pip install uv`)"
+        print(f"    CI wants {wanted}: {by_uv} or `pyenv install {wanted}` installs it")
     own = {(override.job, override.step) for override in config.overrides}
     installs = dict.fromkeys(step for step, _ in install_commands(job)) if index else ()
     of_index = [Override(job.id, step, pip_index=index) for step in installs]
