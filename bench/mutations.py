@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "ci_tasks"
+PACKAGE, TESTS = ROOT / "ci_tasks", ROOT / "tests"
 TEST_TIMEOUT = 100  # seconds; a mutation that makes a test hang was noticed
 TIMEOUT = 3600.0  # seconds for all tests of a mutation; more than the whole suite takes on a busy machine
 _PAIRS = [
@@ -85,17 +85,22 @@ def choose(count: int, seed: int, folder: str) -> list[Mutation]:
     return chosen
 
 
-def tests_of(path: Path) -> list[str]:
-    """The tests that mirror a module or name it, the quick ones first."""
-    inside = path.relative_to(PACKAGE).with_suffix("")
-    dotted = ".".join(["ci_tasks", *inside.parts])
+def naming(module: Path, below: Path) -> list[Path]:
+    """The files that import the module."""
+    dotted = ".".join(["ci_tasks", *module.relative_to(PACKAGE).with_suffix("").parts])
     package, leaf = dotted.rsplit(".", 1)
     named = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(package)} import [^\n]*\b{leaf}\b")
-    mirror = ROOT / "tests" / inside.parent / f"test_{leaf}.py"
-    found = {test for test in (ROOT / "tests").rglob("test_*.py") if named.search(test.read_text(encoding="utf-8"))}
-    beside = [*sorted(mirror.parent.glob("test_*.py")), *sorted(mirror.parent.parent.glob("test_*.py"))]
-    order = [mirror, *sorted(found, key=lambda test: "integration" in test.parts), *beside]
-    return [str(test.relative_to(ROOT)) for test in dict.fromkeys(order) if test.exists()]
+    found = (file for file in below.rglob("*.py") if named.search(file.read_text(encoding="utf-8")))
+    return sorted(found, key=lambda file: ("integration" in file.parts, file))
+
+
+def tests_of(path: Path) -> list[str]:
+    """The tests that mirror a module, name it, or do so with a module that imports it: the quick ones first."""
+    order = list[Path]()
+    for module in (path, *naming(path, PACKAGE)):
+        mirror = TESTS / module.relative_to(PACKAGE).parent / f"test_{module.stem}.py"
+        order += [mirror, *naming(module, TESTS), *sorted(mirror.parent.glob("test_*.py" if module == path else "-"))]
+    return [str(test.relative_to(ROOT)) for test in dict.fromkeys(order) if test.exists() and "test_" in test.name]
 
 
 def noticed_by(mutation: Mutation, tests: list[str], copy_of_tree: Path) -> str:
