@@ -62,7 +62,7 @@ def test_commands_share_one_login_and_their_bytes_arrive_whole(box: SSHServer, p
         sending.start()
         received = b"".join(iter(lambda: stream.recv(1 << 20), b""))
         sending.join()
-        assert received == large
+        assert (received, stream.gettimeout()) == (large, None)  # a slow link may take its time
     assert output(mux.MuxTransport(place, "box").open("echo out; echo last words >&2; exit 7")) == b"out\nlast words\n"
     assert logins(box) == 1
     (path,) = place.glob("*.sock")
