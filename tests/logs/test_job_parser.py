@@ -164,9 +164,9 @@ def test_what_fails_need_not_be_a_script() -> None:
 INSTALLED = "Successfully installed nvidia-cublas-cu12-12.4.5 torch-2.9.0+cu128 typing_extensions-4.1"
 
 
-def test_packages_are_those_that_pip_prints() -> None:
-    packages = {"nvidia-cublas-cu12": "12.4.5", "torch": "2.9.0+cu128", "typing-extensions": "4.1"}
-    assert parsed(step("Successfully installed torch-1.0", INSTALLED)).packages == packages
+def test_packages_are_those_that_pip_and_uv_print() -> None:
+    packages = {"nvidia-cublas-cu12": "12.4.5", "torch": "2.9.0+cu128", "typing-extensions": "4.1", "ray": "2.5.1"}
+    assert parsed(step("Successfully installed torch-1.0", INSTALLED, " + ray==2.5.1")).packages == packages
 
 
 def test_every_form_of_a_log_tells_the_same() -> None:

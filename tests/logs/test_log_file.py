@@ -38,8 +38,8 @@ def piped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Piped]:
     with ExitStack() as held:
 
         def pipe(data: bytes) -> None:
-            (tmp_path / "piped").write_bytes(data)
-            cat = held.enter_context(Popen(["cat", tmp_path / "piped"], stdout=PIPE, text=True))
+            (tmp_path / "a log.txt").write_bytes(data)
+            cat = held.enter_context(Popen(["cat", tmp_path / "a log.txt"], stdout=PIPE, text=True))
             monkeypatch.setattr(sys, "stdin", cat.stdout)
 
         yield pipe
@@ -74,17 +74,15 @@ def refused(path: object) -> UsageError:
     ],
     ids=named,
 )
-@pytest.mark.parametrize("way", ["a file", "standard input"])
+@pytest.mark.parametrize("way", ["a file", "a pipe", "standard input"])
 def test_a_log_can_be_read_again_and_again(
     tmp_path: Path, piped: Piped, data: bytes, lines: list[bytes], way: str
 ) -> None:
-    if way == "a file":
-        (tmp_path / "a log.txt").write_bytes(data)
-    else:
-        piped(data)
-    with open_log(str(tmp_path / "a log.txt") if way == "a file" else "-") as log:
+    piped(data)
+    ways = {"a file": str(tmp_path / "a log.txt"), "a pipe": f"/dev/fd/{sys.stdin.fileno()}", "standard input": "-"}
+    with open_log(ways[way]) as log:
         assert [lines_of(log.jobs[0]), lines_of(log.jobs[0])] == [lines] * 2
-        assert log.name == (str(tmp_path / "a log.txt") if way == "a file" else "standard input")
+        assert log.name == ("standard input" if way == "standard input" else ways[way])
         first, second = log.jobs[0].chunks(), log.jobs[0].chunks()
         assert next(first) == next(second), "readers do not share a place"
 
