@@ -108,7 +108,7 @@ def test_the_end_names_the_commit_its_probability_and_what_shows_it(ask: Ask, ca
     assert ask(Runs(truth)) == 0
     out = capsys.readouterr().out
     assert re.search(r"^if it always fails: \d+ runs; no earlier run says how long each takes; more if", out, re.M)
-    assert "row a of label quick" in out, "not ab"
+    assert "row a of label quick" in out and "bisect: 8 commits after" in out, "not ab"
     end = out[out.index("the culprit: ") :].splitlines()
     assert end[1].startswith(f"    change {CULPRIT}")
     assert end[2].startswith("    Ada <ada@example.com>, 20")

@@ -65,7 +65,7 @@ def test_a_merge_that_is_gone_is_made_again_from_its_parents_beside_the_checkout
 
 @pytest.mark.parametrize("repeat", [None, 2])
 def test_runs_that_repeat_are_of_one_tree_and_where_nothing_ran_there_is_no_verdict(
-    clone: Path, repeat: int | None
+    clone: Path, repeat: int | None, capsys: Any
 ) -> None:
     takes: list[Any] = []
     job = RecoveredJob(job_name="e2e-test-quick (a.py, 0)", commit=git(clone, "rev-parse", "HEAD"))
@@ -73,7 +73,7 @@ def test_runs_that_repeat_are_of_one_tree_and_where_nothing_ran_there_is_no_verd
     options = ReproduceOptions(log="-", repo=str(clone), host="local", repeat=repeat)
     result = reproduce(log, CONFIG, options, execute=lambda *_, take_snapshot, view: takes.append(take_snapshot))
     assert (result.verdict, result.exit_code, len(takes)) == ("vacuous", 1, 1)
-    assert (takes[0] is take_host_snapshot) == (repeat is None)
+    assert (takes[0] is take_host_snapshot, "no verdict: nothing ran" in capsys.readouterr().out) == (not repeat, True)
 
 
 def test_outputs_of_other_jobs_are_those_that_the_log_shows(clone: Path) -> None:
