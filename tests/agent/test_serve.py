@@ -103,7 +103,7 @@ def test_a_request_that_cannot_be_understood_is_refused_and_ends_nothing(client:
         pending.wait()
     assert refused.value.code == "unknown"
     client.post(Request("follow", "/elsewhere"))
-    until(lambda: [each for each in client.updates if each.over and "/elsewhere" in each.problem])
+    until(lambda: [each for each in client.updates if each.over and each.problem.startswith("/elsewhere ")])
 
 
 def test_a_question_that_takes_long_keeps_no_other_waiting(client: Client) -> None:
