@@ -267,7 +267,8 @@ def find_checkout(repo: str | None) -> tuple[Path, str]:
     others = (each for each in (here, *here.parents) if each != ours and workflow_files(each, None))
     if directory := current_checkout() or next(others, None):
         return directory, "the current directory"
-    for name in (suite.directory for suite in registry.suites() if suite.directory):
+    names = (suite.directory for suite in registry.suites() if suite.directory)
+    for name in sorted(names, key=lambda name: name != "slime"):  # the first, as the help says
         if _has_workflow(here.parent / name):
             return (here.parent / name).resolve(), f"the sibling ../{name}"
     return resources.path(SAMPLE), "no checkout given and none found here"

@@ -336,7 +336,7 @@ def test_labels_of_all_workflows_by_the_changed_files(person: Any) -> None:
 
 
 OTHER_PROJECT = ".github/workflows/gpu.yml"
-SLIME = ".github/workflows/pr-test.yml"
+SLIME, BRIDGE = ".github/workflows/pr-test.yml", ".github/workflows/cicd-main.yml"
 
 
 def test_a_directory_without_workflows_says_so(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_a_directory_without_workflows_says_so(tmp_path: Path) -> None:
         ([f"a/{SLIME}"], "a", "a"),
         ([f"a/{SLIME}", "a/tests/x"], "a/tests", "a"),
         # Nothing here is a checkout: the sibling, else the sample.
-        (["a/x", f"slime/{SLIME}"], "a", "slime"),
+        (["a/x", f"Megatron-Bridge/{BRIDGE}", f"slime/{SLIME}"], "a", "slime"),
         (["a/x"], "a", SAMPLE),
         # In another project's checkout no sibling is tested instead.
         ([f"a/{OTHER_PROJECT}", f"slime/{SLIME}"], "a", "a"),

@@ -59,4 +59,6 @@ def _overrides() -> Iterator[Mapping[str, object]]:
 
 _PACKAGES = ("megatron.bridge", "megatron.core")
 _OWN = json.dumps({"overrides": list(_overrides())})
-SUITE = Suite("bridge", WORKFLOW, packages=_PACKAGES, overrides=_OWN, matches=matches, describe=describe)
+SUITE = Suite(
+    "bridge", WORKFLOW, "Megatron-Bridge", packages=_PACKAGES, overrides=_OWN, matches=matches, describe=describe
+)
