@@ -1,8 +1,8 @@
 """How many small faults the tests notice: `python bench/mutations.py --count 200 --seed 1`.
 
-Each mutation changes one place of one module, in a copy of the tree, and runs the tests that import the module or
-mirror it. A mutation that no test notices is a missing test, or code that does nothing. One JSON line each, and at the
-end a line for each folder. Exit code 1 if fewer than `--least` percent were noticed.
+Each mutation changes one place of one module, in a copy of the tree, and runs the tests that import the module, or one
+that imports it, and those of its folder. A mutation that no test notices is a missing test, or code that does nothing.
+One JSON line each, and at the end a line for each folder. Exit code 1 if fewer than `--least` percent were noticed.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ def naming(module: Path, below: Path) -> list[Path]:
 
 
 def tests_of(path: Path) -> list[str]:
-    """The tests that mirror a module, name it, or do so with a module that imports it: the quick ones first."""
+    """The tests that mirror a module or name it, those of the modules that import it, and those of its folder."""
     order = list[Path]()
     for module in (path, *naming(path, PACKAGE)):
-        mirror = TESTS / module.relative_to(PACKAGE).parent / f"test_{module.stem}.py"
-        order += [mirror, *naming(module, TESTS), *sorted(mirror.parent.glob("test_*.py" if module == path else "-"))]
+        order += [TESTS / module.relative_to(PACKAGE).with_name(f"test_{module.name}"), *naming(module, TESTS)]
+    order += sorted((TESTS / path.relative_to(PACKAGE).parent).glob("test_*.py"))
     return [str(test.relative_to(ROOT)) for test in dict.fromkeys(order) if test.exists() and "test_" in test.name]
 
 
@@ -136,8 +136,8 @@ def main() -> None:
         for mutation in choose(options.count, options.seed, options.folder):
             where = mutation.path.relative_to(PACKAGE)
             tests = tests_of(mutation.path)
-            parts = [part for part in (tests[:1], tests[1:]) if part]  # most are noticed by the first alone
-            by = next(filter(None, (noticed_by(mutation, part, Path(directory)) for part in parts)), "")
+            parts = (noticed_by(mutation, part, Path(directory)) for part in (tests[:1], tests[1:]) if part)
+            by = next(filter(None, parts), "")  # most are noticed by the first alone
             folder = "/".join(where.parts[:2]) if where.parts[0] == "features" else where.parts[0]
             total[folder] += 1
             killed[folder] += bool(by)

@@ -196,7 +196,7 @@ def resolve_rev(source: Path, rev: str) -> str:
     names = repository.git.text_or_none("for-each-ref", "--format=%(refname:short)", "refs/remotes", "refs/heads")
     branches = (names or "").split()
     near = nearest(rev, branches)
-    listed = some(sorted(branches, key=lambda name: name != near), 12) or "none, and no commit"
+    listed = some(sorted(branches, key=lambda name: name != near), 12) or "none"
     hint = f"branches here: {listed}{'; --base REV names another one' * (rev == BASE)}{repository.shallow_hint}"
     raise CheckoutError(f"{source} has no revision {rev!r}", hint=hint)
 

@@ -8,12 +8,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci_tasks import resources
 from ci_tasks.cli.shared import perform
 from ci_tasks.errors import UsageError, printable
 from ci_tasks.features.verl.levels.levels import LevelRequest
 from ci_tasks.features.verl.options import VerlOptions
-from ci_tasks.resources import user_path
+from ci_tasks.resources import path, user_path
 
 if TYPE_CHECKING:
     from ci_tasks.run.events import EventStream
@@ -35,13 +34,13 @@ def verl(options: VerlOptions) -> int:
     """
     request = level_request(options)
     if not (options.log or (options.bridge and options.verl)):
-        bridge, verl = (shlex.quote(str(resources.path(f"examples/tiny-{name}"))) for name in ("bridge", "verl"))
+        bridge, verl = (shlex.quote(str(path(f"examples/tiny-{name}"))) for name in ("bridge", "verl"))
         more = "--host sim --no-reward-model --env VERL_USE_UV=0"
         hint = f"the sample: ci-tasks verl --bridge {bridge} --verl {verl} {more}"
         raise UsageError("verl needs --bridge DIR and --verl DIR (or BRIDGE_REPO and VERL_REPO)", hint=hint)
     # With whole paths, so that its command line starts the same plan from any directory.
     named = {name: getattr(options, name) for name in ("bridge", "verl", "baseline")}
-    whole: dict[str, Any] = {name: str(user_path(path).absolute()) for name, path in named.items() if path}
+    whole: dict[str, Any] = {name: str(user_path(place).absolute()) for name, place in named.items() if place}
     return perform(lambda events: _performed(replace(options, **whole), request, events), options)
 
 
