@@ -102,20 +102,20 @@ def _combination(entry: Row) -> dict[str, Any]:
     return {key: value for matrix in (*entry.callers, entry.matrix) for key, value in matrix.items()}
 
 
-def missing_outputs(job: Job, event: EventContext) -> list[str]:
-    """The jobs whose outputs the matrix needs, its own or a calling job's, if they have not been run for them and the
-    outputs are not given."""
-    missing: dict[str, None] = {}
+def missing_outputs(job: Job, event: EventContext) -> dict[str, list[str]]:
+    """The outputs that the matrix needs, its own or a calling job's, by job, if it has not been run for them and they
+    are not given."""
+    missing: dict[str, list[str]] = {}
     for text in (leaf for leaf in leaves(job.matrix) if isinstance(leaf, str) and "${{" in leaf):
         for context, name, _, output, *_ in (f"{each}....".split(".") for each in expressions.references(text)):
             id = job.needed_id(name)
             is_given = output in event.given.outputs.get(id, {})
             if context == "needs" and name and id not in event.outputs and not is_given:
-                missing[id] = None
-    return [*missing, *(missing_outputs(job.call.caller, event) if job.call else ())]
+                missing.setdefault(id, []).append(f"needs.{id}.outputs.{output}")
+    return {**missing, **(missing_outputs(job.call.caller, event) if job.call else {})}
 
 
-def needed_outputs(workflow: Workflow, job: Job, event: EventContext) -> list[str]:
+def needed_outputs(workflow: Workflow, job: Job, event: EventContext) -> dict[str, list[str]]:
     """As `missing_outputs`, of anything in the job that would run: what is unknown in its variables, its container and
     its steps; and the jobs without GPUs that upload what it downloads."""
     resolve = row_resolver(workflow, job, blank_row(job), event)
@@ -126,10 +126,12 @@ def needed_outputs(workflow: Workflow, job: Job, event: EventContext) -> list[st
         if _may_run(step, resolve):
             seen.append(resolve.decide(step.condition, step=step))
             seen.append(resolve.value([step.run, step.env, step.with_], step=step))
-    names = (name for value in seen for unknown in unknowns(value) for name in unknown.names)
-    needed = (name.removeprefix("needs.").partition(".outputs")[0] for name in names if name.startswith("needs."))
+    names = dict.fromkeys(name for value in seen for unknown in unknowns(value) for name in unknown.names)
+    needed = missing_outputs(job, event)
+    for name in (name for name in names if name.startswith("needs.")):
+        needed.setdefault(name.removeprefix("needs.").partition(".outputs")[0], []).append(name)
     uploading = _uploading(workflow, job, event) if "actions/download-artifact" in job.actions else ()
-    return list(dict.fromkeys([*missing_outputs(job, event), *needed, *uploading]))
+    return {id: needed.get(id, []) for id in (*needed, *uploading)}
 
 
 def _uploading(workflow: Workflow, job: Job, event: EventContext) -> Iterator[str]:

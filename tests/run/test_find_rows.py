@@ -378,7 +378,9 @@ def test_a_clone_of_ours_has_workflows_and_is_no_checkout_to_test(monkeypatch: p
 def test_outputs_of_a_job_that_cannot_be_run_here_are_named(commit: Callable[[str], Path]) -> None:
     steps = "steps: [{id: s, run: x}, {run: 'echo ${{ fromJSON(steps.s.outputs.y).z }}'}]"
     needs = "needs: a, runs-on: x, strategy: {matrix: '${{ fromJSON(needs.a.outputs.m) }}'}, steps: [{run: x}]"
-    path = commit(f"on: push\njobs:\n  a: {{runs-on: ubuntu-latest, outputs: {{m: 1}}, {steps}}}\n  b: {{{needs}}}\n")
+    path = commit(
+        f"on: push\njobs:\n  a: {{runs-on: ubuntu-latest, outputs: {{other: 1, m: 1}}, {steps}}}\n  b: {{{needs}}}\n"
+    )
     with pytest.raises(UnknownValueError, match="known only while it runs") as caught:
         find_rows(source := open_source(str(path)), "b", event_context(source), "HEAD")
-    assert caught.value.hint == "--output a.NAME=VALUE gives an output of it, whose names are m"
+    assert caught.value.hint == "give --output a.m=VALUE"

@@ -146,14 +146,14 @@ def test_a_matrix_is_dynamic_until_the_output_is_known(matrix: str, output: str)
         f"    runs-on: [ubuntu-latest]\n    needs: detect\n    strategy:\n      {matrix}\n", others=DETECT
     )
     job = parsed.jobs["a"]
-    assert rows.missing_outputs(job, EventContext()) == ["detect"]
+    assert rows.missing_outputs(job, EventContext()) == {"detect": ["needs.detect.outputs.m"]}
     row = only(parsed)
     assert (row.row, row.dynamic, row.test, row.gpus, row.runner) == ("a", DYNAMIC, None, None, "github-hosted")
     assert JobRow.of(row).dynamic == DYNAMIC
     assert rows.names(parsed, job, EventContext(), describe) == []
 
     situation = EventContext(outputs={"detect": {"m": output}})
-    assert rows.missing_outputs(job, situation) == []
+    assert rows.missing_outputs(job, situation) == {}
     row = only(parsed, situation)
     assert "dynamic" not in JobRow.of(row).public()
     assert 1 in (row.matrix.get("n"), row.matrix.get("info", {}).get("n"))
@@ -169,7 +169,7 @@ def test_an_output_without_rows_gives_none() -> None:
 def test_a_matrix_of_a_callers_inputs_is_dynamic_and_waits_for_no_job() -> None:
     parsed = workflow("    strategy: {matrix: '${{ fromJson(inputs.m) }}'}\n")
     assert only(parsed).dynamic == "${{ fromJson(inputs.m) }}"
-    assert rows.missing_outputs(parsed.jobs["a"], EventContext()) == []
+    assert rows.missing_outputs(parsed.jobs["a"], EventContext()) == {}
     parsed = workflow("    strategy: {matrix: {python: '${{ inputs.versions }}'}}\n")
     assert only(parsed).dynamic == "${{ inputs.versions }}"
 

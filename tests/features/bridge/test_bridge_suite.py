@@ -92,7 +92,7 @@ def test_a_row_has_the_gpus_of_its_runners_label() -> None:
 
 def test_what_only_an_overridden_step_reads_is_not_needed() -> None:
     job, overrides = (workflow := bridge()).jobs[JOB], suite_overrides("bridge", SUITE.overrides)
-    for each, needed in ((job, ["configure"]), (overridden(job, overrides), [])):
+    for each, needed in ((job, {"configure": ["needs.configure.outputs.merge_sha"]}), (overridden(job, overrides), {})):
         assert rows.needed_outputs(workflow, each, EVENT) == needed
 
 
