@@ -316,7 +316,7 @@ BUDGETS = {
     "ci_tasks/agent": 5_900,
     "ci_tasks/checkout": 587,
     "ci_tasks/cli": 1_201,
-    "ci_tasks/features": 5_725,
+    "ci_tasks/features": 5_731,
     "ci_tasks/hosts": 2_174,
     "ci_tasks/logs": 2_952,
     "ci_tasks/planning": 1_637,

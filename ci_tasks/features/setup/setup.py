@@ -39,8 +39,13 @@ from ci_tasks.workflow.context import UnknownValueError
 from ci_tasks.workflow.model import Job, Row
 
 _TRIES = 3  # of the install steps: each failure may show what the next one needs
-# What a venv takes with torch's wheels of this kind, and how long the steps take on a usual connection.
-_COSTS = {"cuda": "6 to 9 GB and 10 to 30", "cpu": "1 to 2 GB and 3 to 10", "": "1 GB and 1 to 5"}
+# What a venv takes with torch's wheels of this kind, and how long the steps take on a usual connection. CUDA's wheels
+# of torch 2.9.1 are 4.1 GB, the ones of 2.14.1 are 3.0 GB, and grow when they are unpacked.
+_COSTS = {
+    "cuda": "4 to 9 GB on disk (2 to 5 GB to download) and 10 to 30",
+    "cpu": "1 to 2 GB on disk and 3 to 10",
+    "": "1 GB on disk and 1 to 5",
+}
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ def set_up(options: SetupOptions) -> SetupResult:
     records: Sequence[RunRecord] = []
     print(f"\nCI's install steps of {label} run here: {costs}. Overrides are written to {shown(file)}.", flush=True)
     if _agrees(options):
-        overrides, records = _try_rows(source, config, rows, overrides, options.rows)
+        overrides, records = _try_rows(source, config, rows, overrides, options)
     installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
     status = overall([record.status for record in records]) if records else CANCELLED
     entries = [entry(override) for override in overrides]
@@ -156,12 +161,13 @@ def _chosen(label: str | None, labels: Sequence[str], source: CheckoutSource) ->
 
 
 def _try_rows(
-    source: CheckoutSource, config: Config, rows: Sequence[Row], overrides: list[Override], count: int
+    source: CheckoutSource, config: Config, rows: Sequence[Row], overrides: list[Override], options: SetupOptions
 ) -> tuple[list[Override], Sequence[RunRecord]]:
-    """Run some rows with the overrides. What a failure of the install steps names is added for another try."""
+    """Run some rows with the overrides. What a failure of the install steps names is added for another try, if the
+    person agrees: another index may have torch's wheels for CUDA only. No record if not."""
     # Files that run nothing in CI either would show nothing of this machine.
     names = [row.row for row in rows if row.test is None or not _runs_nothing(source.path / row.test)]
-    request = RunRequest(rows[0].label, rows=tuple(names or [row.row for row in rows])[:count])
+    request = RunRequest(rows[0].label, rows=tuple(names or [row.row for row in rows])[: options.rows])
     job = source.workflow.jobs[rows[0].job]
     for tries_left in reversed(range(_TRIES)):
         print("".join(f"  override: {entry(override)}\n" for override in overrides), flush=True)
@@ -176,7 +182,9 @@ def _try_rows(
         again = merged([*overrides, more]) if more else overrides
         if again == overrides:
             return overrides, result.runs
-        print(f"\nthe install steps failed; trying again, {_COSTS[CUDA]} minutes if torch comes with CUDA, with:")
+        print(f"\nthe install steps failed; next try, {_COSTS[CUDA]} minutes if torch comes with CUDA: {entry(more)}")
+        if not _agrees(options):
+            break
         overrides = again
     return overrides, []
 

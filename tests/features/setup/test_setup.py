@@ -50,7 +50,7 @@ def test_where_no_index_has_it_the_rows_are_blocked_and_nothing_is_written(newco
     done = newcomer.ci_tasks("setup", "--rows", "1", "--yes")
     assert done.code == 125
     assert done.out.count("install steps: running") == 2, "the second try showed that no more can help"
-    assert "nothing was written" in done.out
+    assert "next try, 4 to 9 GB on disk" in done.out and "nothing was written" in done.out
     assert not newcomer.file.exists()
 
 
@@ -58,7 +58,7 @@ def test_without_a_terminal_and_yes_nothing_is_installed(newcomer: Any) -> None:
     refused = newcomer.ci_tasks("setup", "--rows", "1")
     assert refused.code == 2
     assert re.search(r"^label cpu-unittest: \d+ rows without GPUs\n  Python: 3", refused.out, re.MULTILINE)
-    assert "CI's install steps of cpu-unittest run here: about 1 GB and 1 to 5 minutes" in refused.out
+    assert "CI's install steps of cpu-unittest run here: about 1 GB on disk and 1 to 5 minutes" in refused.out
     assert "without a terminal, setup needs --yes" in refused.err
     assert not newcomer.file.exists() and not files_named("log", newcomer.home)
 
