@@ -27,6 +27,8 @@ _REMINDER_SECONDS = 60.0  # seconds of silence after which plain output says wha
 _LONGEST_LINE = 1000  # characters of a plain line
 _MAX_REMINDED = 20  # rows in one reminder
 _REFRESHES_PER_SECOND = 4.0  # a second; to draw 50 lines takes tens of milliseconds
+_STEP, _SCRIPT_END = b"##[group]Run ", b"\n##[endgroup]\n"  # around a step's name and its script
+_LONGEST_SCRIPT = 1 << 16  # bytes
 _STATES = {"row_waiting": WAITING, "row_started": RUNNING, "row_stalled": STALLED}
 
 
@@ -128,10 +130,11 @@ class LiveView(ProgressView):
 
 
 class StreamView(ProgressView):
-    """One row: its log as it is written, and a word on stderr when it stalls or waits for others."""
+    """One row: its log as it is written, without the scripts of its steps, and a word on stderr when it stalls or waits
+    for others."""
 
     def __init__(self, run: RunDir) -> None:
-        self._log = GrowingLog(run.log)
+        self._log = GrowingLog(run.log, folds=True)
         self._last_notice = ""
 
     def update(self, rows: Sequence[RowProgress], hosts: Sequence[HostProgress] = ()) -> None:
@@ -141,7 +144,7 @@ class StreamView(ProgressView):
             self._log.close()
             place = _host_and_attempt(row.host, row.attempt).removeprefix(",")
             print(f"ci-tasks:{place}", file=sys.stderr, flush=True)
-            self._log = GrowingLog(row.log)
+            self._log = GrowingLog(row.log, folds=True)
             self._log.copy()
         notice = f"{row.state}, {row.note}" if row.state in (STALLED, WAITING) and row.note else ""
         if notice and notice != self._last_notice:
@@ -154,11 +157,12 @@ class StreamView(ProgressView):
 
 
 class GrowingLog:
-    """Copies a log to standard output as it grows: safe for a terminal, or with `raw` byte for byte."""
+    """Copies a log to standard output as it grows: safe for a terminal, or with `raw` byte for byte. With `folds`, only
+    the name of a step stands for its script."""
 
-    def __init__(self, path: str, *, raw: bool = False) -> None:
+    def __init__(self, path: str, *, raw: bool = False, folds: bool = False) -> None:
         self.path = path
-        self._offset = 0
+        self._offset, self._folds, self._script = 0, folds, b""
         self._filter = None if raw else LogFilter()
 
     def copy(self) -> None:
@@ -177,10 +181,23 @@ class GrowingLog:
         """Copy what was held back."""
         if self._filter:
             self._write(self._filter.flush())
+            self._folds = False
+            self._write(b"")
             sys.stdout.buffer.flush()
 
     def _write(self, data: bytes) -> None:
+        data, self._script = self._script + data, b""
         sys.stdout.flush()
+        while self._folds and _STEP in data:
+            before, _, rest = data.partition(_STEP)
+            script, end, after = rest.partition(_SCRIPT_END)
+            if not end:
+                if len(rest) < _LONGEST_SCRIPT:  # its end is still to come
+                    data, self._script = before, _STEP + rest
+                break
+            name = script.partition(b"\n")[0].decode("utf-8", "replace")
+            sys.stdout.buffer.write(before + f"Run {name}  (its script: {self.path})\n".encode("utf-8", "replace"))
+            data = after
         sys.stdout.buffer.write(data)
 
 

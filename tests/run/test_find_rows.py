@@ -316,19 +316,16 @@ def test_labels_of_all_workflows_by_the_changed_files(person: Any) -> None:
     starts = {entry["label"]: entry["starts"] for entry in said.json}
     assert (starts["docs"], starts["other"]) == ("yes", "no")
     assert starts["ckpt"] == "with label"
-    assert {"backup", "-"} & {*starts} == {"-"} and len(said.json) == len(
-        starts
-    ) + 1  # a template has no labels of its own
+    assert {"backup", "-"} & {*starts} == {"-"}
+    assert len(said.json) == len(starts) + 1  # a template has no labels of its own
     assert "README.md" not in person.ci_tasks("jobs", "--changed", "--rev", "HEAD").out
     shown = person.ci_tasks("jobs", "--changed").out
     assert shown.startswith("1 changed file since origin/main\n")
     assert "paths docs/new.md: none matches nothing/**" in shown and "invalid YAML" in shown
     assert "invalid filter pattern: bad character range z-a" in shown
     assert person.ci_tasks("jobs", "ckpt", "--changed").code == 2
-    person.write(
-        ".github/workflows/docs.yml",
-        "on: {pull_request: {branches: [r/1]}}\njobs: {docs: {runs-on: x, steps: [run: a]}}",
-    )
+    branches = "on: {pull_request: {branches: [r/1]}}\njobs: {docs: {runs-on: x, steps: [run: a]}}"
+    person.write(".github/workflows/docs.yml", branches)
     person.git("update-ref", "refs/remotes/origin/r/1", "HEAD")
     for base, word in (("origin/r/1", "yes"), ("origin/main", "no"), ("HEAD~0", "no")):
         said = person.ci_tasks("jobs", "--changed", "--base", base, "--json")
@@ -378,9 +375,8 @@ def test_a_clone_of_ours_has_workflows_and_is_no_checkout_to_test(monkeypatch: p
 def test_outputs_of_a_job_that_cannot_be_run_here_are_named(commit: Callable[[str], Path]) -> None:
     steps = "steps: [{id: s, run: x}, {run: 'echo ${{ fromJSON(steps.s.outputs.y).z }}'}]"
     needs = "needs: a, runs-on: x, strategy: {matrix: '${{ fromJSON(needs.a.outputs.m) }}'}, steps: [{run: x}]"
-    path = commit(
-        f"on: push\njobs:\n  a: {{runs-on: ubuntu-latest, outputs: {{other: 1, m: 1}}, {steps}}}\n  b: {{{needs}}}\n"
-    )
+    a = f"runs-on: ubuntu-latest, outputs: {{other: 1, m: 1}}, {steps}"
+    path = commit(f"on: push\njobs:\n  a: {{{a}}}\n  b: {{{needs}}}\n")
     with pytest.raises(UnknownValueError, match="known only while it runs") as caught:
         find_rows(source := open_source(str(path)), "b", event_context(source), "HEAD")
     assert caught.value.hint == "give --output a.m=VALUE"

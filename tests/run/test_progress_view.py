@@ -118,11 +118,14 @@ def test_one_row_is_its_log_which_cannot_control_the_terminal(
     assert isinstance(stream, progress.StreamView)
     for state in (WAITING, WAITING, RUNNING):
         stream.update([RowProgress("a", state, 1.0, "GPU 3" if state == WAITING else "", "h100a")], TWO)
-    with open(run.log, "ab") as log:
-        log.write(b"\x1b[31m\xff\0 no end\x1b[2")
+    for part in (b"##[group]Run a\nset -e\n", b"a\n##[endgroup]\n##[group]Run b\n\x1b[31m\xff\0 no end\x1b[2"):
+        with open(run.log, "ab") as log:
+            log.write(part)
+        stream._log.copy()
     stream.update([RowProgress("a", "passed", 1.0, "", "h100a")], TWO)
     stream.close()
-    assert capfdbinary.readouterr() == (b"first\nlast\n\x1b[31m\\xff\\x00 no end\\x1b[2", b"ci-tasks: waiting, GPU 3\n")
+    shown = b"first\nlast\nRun a  (its script: %s)\n##[group]Run b\n\x1b[31m\\xff\\x00 no end\\x1b[2"
+    assert capfdbinary.readouterr() == (shown % run.log.encode(), b"ci-tasks: waiting, GPU 3\n")
 
 
 def test_a_second_attempt_of_one_row_is_shown_from_its_start(

@@ -180,7 +180,7 @@ def _try_rows(
         blocked = [record for record in result.runs if record.status == BLOCKED]
         more = suggested_override(blocked[0].reason, job, config.overrides) if blocked and tries_left else None
         again = merged([*overrides, more]) if more else overrides
-        if again == overrides:
+        if more is None or again == overrides:
             return overrides, result.runs
         print(f"\nthe install steps failed; next try, {_COSTS[CUDA]} minutes if torch comes with CUDA: {entry(more)}")
         if not _agrees(options):

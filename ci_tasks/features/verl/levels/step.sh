@@ -35,6 +35,7 @@ bridge_checks() {
   if [ -n "$simulated" ] && ! ${test% -q} --version > /dev/null 2>&1; then
     mark bridge-checks simulated "no pytest here, and a simulated Bridge shows nothing"; return
   fi
+  echo "Bridge's own tests: $test $*"
   said=$(COLUMNS=400 $test "$@" 2>&1 | tee >(cat >&2); exit "${PIPESTATUS[0]}"); code=$?
   last=$(grep -v '^[[:space:]]*$' <<< "$said" | last)
   why=$(grep -E '^(FAILED|ERROR) .* - |^E +(ModuleNotFound|Import)Error: ' <<< "$said" | cut -c 1-300)
@@ -77,6 +78,7 @@ if [ "${LAUNCH[0]}" = uv ]; then
   locked=("${LAUNCH[@]:2:${#LAUNCH[@]} - 3}"); unset VIRTUAL_ENV
   command -v uv > /dev/null || stop uv blocked "verl's wrapper launches by uv, and there is none on PATH; take an\
  image that has it, install it (pip install uv), or give --env VERL_USE_UV=0 for the python3 on PATH"
+  echo "making verl's environment: uv sync ${locked[*]}"
   said=$(uv sync "${locked[@]}" 2>&1) || stop uv blocked "uv sync ${locked[*]}: $(last <<< "$said")"
   VIRTUAL_ENV=$(py -c 'import sys; print(sys.prefix)' | last)
   packages=$(py -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | last)
@@ -104,6 +106,7 @@ imported() {
     *) stop "$1" blocked "$2" ;;
   esac
 }
+echo "importing megatron.bridge, here and in a worker of Ray"
 imported import-driver "$(py -c 'import megatron.bridge; print(megatron.bridge.__file__)' 2>&1 | last)"
 fresh_ray
 imported import-worker "$(py - "${RAY[0]-}" 2>&1 << 'PY' | last
@@ -144,6 +147,7 @@ if [ -n "$dummy" ]; then
   [ -e "$MODEL_PATH/config.json" ] || stop dummy-config blocked "no $MODEL_PATH/config.json: no tokenizer"
 elif [ ! -e "$MODEL_PATH/config.json" ]; then
   hf=hf; beside hf --help > /dev/null 2>&1 || hf=huggingface-cli
+  echo "downloading $MODEL_ID"
   said=$(beside $hf download "$MODEL_ID" --local-dir "$MODEL_PATH" 2>&1) || stop model blocked "$(last <<< "$said")"
 fi
 mark model pass "$MODEL_PATH"
