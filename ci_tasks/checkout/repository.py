@@ -185,6 +185,7 @@ def default_base(source: Path) -> tuple[str, str]:
     for branch in (BASE, "main", "origin/master", "master"):
         if commit := git.text_or_none("merge-base", "HEAD", branch):
             return commit, branch
+    resolve_rev(source, "HEAD")  # without a commit, that is the reason
     raise CheckoutError(f"{source} has neither {BASE} nor main to compare with", hint="--base REV names the base")
 
 
@@ -198,6 +199,8 @@ def resolve_rev(source: Path, rev: str) -> str:
     near = nearest(rev, branches)
     listed = some(sorted(branches, key=lambda name: name != near), 12) or "none"
     hint = f"branches here: {listed}{'; --base REV names another one' * (rev == BASE)}{repository.shallow_hint}"
+    if not branches and not repository.head[0]:
+        hint = "it has no commit yet: `git add --all && git commit` makes the first one"
     raise CheckoutError(f"{source} has no revision {rev!r}", hint=hint)
 
 

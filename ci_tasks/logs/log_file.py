@@ -6,6 +6,7 @@ Nothing of it is unpacked to disk.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import lzma
 import os
@@ -36,6 +37,7 @@ _LOG_HINT = (
 _URL_HINT = "`gh run view RUN --log > FILE` saves the log; `--url URL` reads it by itself"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _GZIP = b"\x1f\x8b"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # as Windows PowerShell's `>` writes
 # Control bytes, except the ones that programs write to terminals: \a \b \t \n \f \r and escape.
 _CONTROL = re.compile(rb"[\x00-\x06\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 _JOB = re.compile(r"-?(\d+)_([^/]+)\.txt")
@@ -84,7 +86,7 @@ def open_log(path: str) -> Iterator[OpenLog]:
             file = stack.enter_context(_opened(path))
             if path == STANDARD_INPUT or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 head = file.read(_HEAD_BYTES)
-                if not head.startswith((*_ZIP, _GZIP)):  # there are endless streams
+                if not head.startswith((*_ZIP, _GZIP, *_UTF16)):  # there are endless streams
                     _refuse_binary(head, name)
                 chunks = chain([head], iter(partial(file.read, _CHUNK_BYTES), b""))
                 file = stack.enter_context(temporary_copy(chunks, name))
@@ -112,6 +114,10 @@ def read_logs(file: BinaryIO, name: str, stack: ExitStack) -> OpenLog:
         with _readable(name):
             chunks = iter(partial(unpacked.read, _CHUNK_BYTES), b"")
             file = stack.enter_context(temporary_copy(chunks, name, limit))
+        head = _head(file, name)
+    if head.startswith(_UTF16):
+        decode = codecs.getincrementaldecoder("utf-16")("replace").decode
+        file = stack.enter_context(temporary_copy((decode(chunk).encode() for chunk in _file_chunks(file)), name))
         head = _head(file, name)
     _refuse_binary(head, name)
     return OpenLog(name, (JobLog("", lambda: _file_chunks(file)),))
@@ -167,7 +173,7 @@ def _refuse_binary(head: bytes, name: str) -> None:
     # By lines: a log with a tensor's bytes in it is a log still.
     lines = head.split(b"\n")
     if sum(bool(_CONTROL.search(line)) for line in lines) * 2 > len(lines):
-        raise UsageError(f"{name!r} is binary, not a log", hint="save it as UTF-8; gzip and a zip of logs are read too")
+        raise UsageError(f"{name!r} is binary, not a log", hint="save it as text; gzip and a zip of logs are read too")
 
 
 def _opened(path: str) -> BinaryIO:

@@ -161,8 +161,11 @@ def _left(execution: RowExecution, view: EventView) -> str:
     run = execution.attempt.prepared.run if execution.attempt else execution.run
     assert run is not None, "internal error: rows without a host"
     status = read_status_if_readable(run)
-    waits = f"waits: {'; '.join(status.waiting)}" if status.waiting else ""
-    view.print_message(f"{execution.row.row} {waits or ('runs' if status.phase == 'running' else status.phase)}")
+    said = f"waits: {'; '.join(status.waiting)}" if status.waiting else status.phase
+    if said == "running":
+        undecided = execution.row.needed_gpus and not status.gpu_ids  # it may wait for them after its install steps
+        said = "runs, and has no GPU yet" if undecided else "runs"
+    view.print_message(f"{execution.row.row} {said}")
     return run.path
 
 
@@ -272,7 +275,8 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
     id, run = kept[0] if len(kept) == 1 else find_one(name)
     remote, status, plan = read_remote(run), read_status_if_readable(run), read_plan(run)
     checkout, words = plan.checkout, ["--host", plan.host, plan.label, "--only", plan.row, "--keep"]
-    row = shlex.join(["ci-tasks", "remote", *(() if checkout.sample else ("--repo", checkout.path)), *words])
+    code = [*(() if checkout.sample else ("--repo", checkout.path)), *(("--rev", checkout.rev) if checkout.rev else ())]
+    row = shlex.join(["ci-tasks", "remote", *code, *words])
     why, hint = "", f"run the whole row again: `{row}`"
     if not checkout.sample and not os.path.isdir(checkout.path):
         hint = "run the row in another checkout with --keep"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.checkout.repository import commits_between, fetch_commit, parent_positions
+from ci_tasks.checkout.repository import commits_between, default_base, fetch_commit, parent_positions
 from ci_tasks.errors import CheckoutError, UsageError
 from tests.checkout.repositories import commit, git
 
@@ -75,7 +75,6 @@ def test_a_commit_has_what_a_person_wants_to_see_of_it(repo: Path) -> None:
     ("good", "bad", "message", "hint"),
     [
         ("main", "main", "--good main ({main}) is not an ancestor of --bad main ({main})", "merge base is {main}"),
-        ("main", "start", "--good main ({main}) is not an ancestor of --bad start ({start})", "merge base is {start}"),
         ("two", "right", "is not an ancestor of --bad right", "merge base is {start}"),
         ("lonely", "main", "is not an ancestor", "merge base is none"),
         ("nowhere", "main", "no revision 'nowhere'", "branches here"),
@@ -100,6 +99,12 @@ def test_a_shallow_clone_says_how_to_get_the_rest(
     with pytest.raises(UsageError, match=message) as caught:
         commits_between(clone, git(merged, "rev-parse", "two"), "HEAD")
     assert "fetch --unshallow" in caught.value.hint
+
+
+def test_a_checkout_without_a_commit_says_so(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    with pytest.raises(CheckoutError, match="it has no commit yet"):
+        default_base(tmp_path)
 
 
 def test_a_login_in_the_address_is_left_out(repo: Path, tmp_path: Path) -> None:

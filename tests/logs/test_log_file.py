@@ -68,6 +68,7 @@ def refused(path: object) -> UsageError:
         (TEXT, LINES),
         (gzip.compress(TEXT), LINES),
         (gzip.compress(TEXT[:40]) + gzip.compress(TEXT[40:]), LINES),
+        (TEXT.decode().encode("utf-16"), LINES),
         (b"caf\xe9 \xff\xfe\n\xe4\xbd\xa0\n", [b"caf\xe9 \xff\xfe", b"\xe4\xbd\xa0"]),
         (b"\x1b[31mred\x1b[0m\n\x07\x08 50%\r100%\n", [b"\x1b[31mred\x1b[0m", b"\x07\x08 50%\r100%"]),
         (zipped({"0_ckpt.txt": TEXT}), LINES),
@@ -103,9 +104,7 @@ def test_a_stream_is_kept_on_disk_without_a_name_and_not_in_memory(
         tracemalloc.stop()
 
 
-def test_a_copy_is_for_nobody_else_and_a_full_disk_is_blocked_with_the_way_to_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_copy_is_private_and_a_full_disk_is_blocked_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     with log_file.temporary_copy([b"x"], "a log") as file:
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "w+b", buffering=0))  # noqa: SIM115

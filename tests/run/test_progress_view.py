@@ -111,9 +111,7 @@ def test_after_a_silence_plain_lines_say_what_runs_and_waits(printed: Lines) -> 
     assert printed() == ["still running: a; 2 waiting", "still waiting: b: GPU 3"]
 
 
-def test_one_row_is_its_log_which_cannot_control_the_terminal(
-    run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_one_row_is_its_log_without_scripts(run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     stream = progress.open_view("title", [run])
     assert isinstance(stream, progress.StreamView)
     for state in (WAITING, WAITING, RUNNING):

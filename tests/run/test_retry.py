@@ -27,12 +27,13 @@ def test_a_run_that_nothing_was_kept_of_is_run_again_while_its_checkout_is_there
     (checkout := tmp_path / "slime").mkdir()
     run = RunDir(str(tmp_path / "runs/20260101-120000-l/01"))
     Path(run.path).mkdir(parents=True)
-    write_record(run.plan, Plan(id=ID, label="l", row="ckpt", host="sim", checkout=Checkout(str(checkout), "c", "t")))
+    tree = Checkout(str(checkout), "c", "t", rev="v1")
+    write_record(run.plan, Plan(id=ID, label="l", row="ckpt", host="sim", checkout=tree))
     write_record(run.status, Status("ended", end="exit", exit_code=0))
     write_record(run.record, RunRecord(ID, "l", "ckpt", "sim", status))
     with pytest.raises(UsageError, match=f"{ID} {why}") as refused:
         retry(ID, keep=False)
-    command = f"ci-tasks remote --repo {shlex.quote(str(checkout))} --host sim l --only ckpt --keep"
+    command = f"ci-tasks remote --repo {shlex.quote(str(checkout))} --rev v1 --host sim l --only ckpt --keep"
     assert f"`{command}`" in refused.value.hint
     shutil.rmtree(checkout)
     with pytest.raises(UsageError) as refused:
