@@ -322,7 +322,7 @@ BUDGETS = {
     "ci_tasks/planning": 1_637,
     "ci_tasks/report": 1_112,
     "ci_tasks/results": 1_513,
-    "ci_tasks/run": 2_580,
+    "ci_tasks/run": 2_582,
     "ci_tasks/trials": 1_593,
     "ci_tasks/workflow": 1_991,
     "docs": 128,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ci_tasks import registry, resources, safe_output
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import CheckoutError, UnknownName, UsageError, WorkflowError, did_you_mean, printable
+from ci_tasks.errors import CheckoutError, UnknownName, UsageError, WorkflowError, did_you_mean, printable, some
 from ci_tasks.given_values import NOTHING_GIVEN, GivenValues, by_job
 from ci_tasks.resources import user_path
 from ci_tasks.workflow.model import OF_REPOSITORY, Job
@@ -221,11 +221,12 @@ def _usual(path: Path, rev: str | None) -> str:
 
 def _no_workflow(path: Path, rev: str | None, why: str) -> CheckoutError:
     """The error of a checkout whose workflow is not found."""
-    files = ", ".join(workflow_files(path, rev))
+    files = [file.removeprefix(_WORKFLOWS) for file in workflow_files(path, rev)]
     if not files:
         where = f".github/workflows{f' at {rev}' if rev else ''}"
         return CheckoutError(f"{path} has no workflow in {where}", hint="is it the checkout? --repo DIR names another")
-    return CheckoutError(f"{path} {why}", hint=f"--workflow FILE picks one of: {files}")
+    every = "; `ci-tasks jobs --changed` lists the labels of all" if len(files) > _MOST_FILES else ""
+    return CheckoutError(f"{path} {why}", hint=f"--workflow FILE picks one of: {some(files, _MOST_FILES)}{every}")
 
 
 def _text(path: Path, rev: str | None, name: str) -> str | None:
@@ -250,6 +251,7 @@ def workflow_files(path: Path, rev: str | None) -> list[str]:
 
 
 _WORKFLOWS = ".github/workflows/"
+_MOST_FILES = 12  # that an error names
 REPO_ENV = "CI_TASKS_REPO"
 SAMPLE = "examples/tiny-slime"
 

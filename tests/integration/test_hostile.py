@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import pytest
 WORKFLOW = ".github/workflows/pr-test.yml"
 
 
-def with_two_other_workflows(person: Any) -> None:
-    """One alone would be taken."""
-    other = (person.checkout / WORKFLOW).rename(person.checkout / ".github/workflows/other.yml")
-    other.with_name("another.yml").write_text(other.read_text())
+def with_other_workflows(count: int, person: Any) -> None:
+    for number in range(count):
+        person.write(f".github/workflows/a{number}.yml", "jobs: {}")
+    (person.checkout / WORKFLOW).unlink()
     (person.checkout / (WORKFLOW + ".j2")).unlink()
 
 
@@ -27,10 +28,8 @@ SPOILT: dict[str, tuple[Callable[[Any], object], str]] = {
         "remote sglang-config --host sim",
     ),
     "inside the checkout": (lambda person: person.env.update(CI_TASKS_HOME="mine"), "plan precision"),
-    "--workflow FILE picks one of: .github/workflows/another.yml, .github/workflows/other.yml": (
-        with_two_other_workflows,
-        "jobs --repo .",
-    ),
+    "--workflow FILE picks one of: a0.yml, a1.yml": (partial(with_other_workflows, 2), "jobs --repo ."),
+    "a6.yml and 3 more; `ci-tasks jobs --changed` lists": (partial(with_other_workflows, 15), "jobs --repo ."),
 }
 
 
