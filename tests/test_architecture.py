@@ -313,7 +313,7 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 2_500,
     "ci_tasks/*.py": 995,
-    "ci_tasks/agent": 5_900,
+    "ci_tasks/agent": 5_923,
     "ci_tasks/checkout": 590,
     "ci_tasks/cli": 1_201,
     "ci_tasks/features": 5_731,
@@ -326,7 +326,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_593,
     "ci_tasks/workflow": 1_991,
     "docs": 128,
-    "tests": 32_000,
+    "tests": 31_971,
 }
 
 

@@ -335,11 +335,7 @@ JOBS = [
     # docker's containers are outside of the job's cgroup, where GPUs have the node's numbers
     (SLURM, True, {"CUDA_VISIBLE_DEVICES": "4,5"}),
     (SLURM, False, {"CUDA_VISIBLE_DEVICES": "0,1"}),
-    (
-        {"CI_TASKS_GPU_IDS": "2,3", "CUDA_VISIBLE_DEVICES": "1"},
-        True,
-        {"CUDA_VISIBLE_DEVICES": "2,3"},
-    ),
+    ({"CI_TASKS_GPU_IDS": "2,3", "CUDA_VISIBLE_DEVICES": "1"}, True, {"CUDA_VISIBLE_DEVICES": "2,3"}),
 ]
 
 

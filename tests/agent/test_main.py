@@ -24,10 +24,7 @@ Until = Callable[..., Any]
 def test_the_run_goes_on_when_its_client_is_killed_right_after_the_start(run: Run, number: int, until: Until) -> None:
     """The client's whole session dies, as with a dropped link."""
     run.write('until [ -e "$CI_TASKS_RUN_DIR/go" ]; do sleep 0.02; done; echo survived')
-    client = subprocess.Popen(
-        ["bash", "-c", '"$0" "$@"; sleep 300', *run.words("start")],
-        start_new_session=True,
-    )
+    client = subprocess.Popen(["bash", "-c", '"$0" "$@"; sleep 300', *run.words("start")], start_new_session=True)
     until(lambda: run.status().group)
     assert os.getsid(run.status().pid or -1) not in (os.getsid(0), client.pid)
     assert os.getsid(run.status().group or -1) == run.status().group, "no process can join the job's session"

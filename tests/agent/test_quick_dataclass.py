@@ -1,4 +1,5 @@
-"""Classes of our `dataclass` behave as the standard library's; only their methods' making differs."""
+"""Classes of our `dataclass` behave as the standard library's; only their methods' making and the words of errors
+differ."""
 
 from __future__ import annotations
 
@@ -38,24 +39,27 @@ def classes(dataclass: Any) -> dict[str, Any]:
         def __post_init__(self) -> None:
             self.total = self.x + 3
 
+    @dataclass(kw_only=True)
+    class Ordered(Open):
+        b: int = 0
+
     return {made.__name__: made for made in (Frozen, Child, Plain, Open)}
 
 
 ACTS: list[Callable[[dict[str, Any]], object]] = [
-    lambda c: c["Frozen"](1, "x", [2]),
     lambda c: c["Frozen"](),
     lambda c: c["Frozen"](1, d=1),
+    lambda c: c["Frozen"](1, "b", [], 4),
+    lambda c: (c["Ordered"](1, b=2), c["Ordered"](1, 2)),
+    lambda c: (c["Frozen"](1).c is c["Frozen"](1).c, delattr(c["Frozen"](1), "a")),
     lambda c: setattr(c["Frozen"](1), "a", 2),
-    lambda c: c["Frozen"](1) == c["Frozen"](1, c=[9]),
-    lambda c: len({c["Frozen"](1), c["Frozen"](1), c["Frozen"](2)}),
-    lambda c: dataclasses.replace(c["Frozen"](1), b="z"),
-    lambda c: dataclasses.is_dataclass(c["Frozen"]),
-    lambda c: [one.name for one in dataclasses.fields(c["Child"])],
+    lambda c: (c["Frozen"](1) == c["Frozen"](1, c=[9]), len({c["Frozen"](1), c["Frozen"](1), c["Frozen"](2)})),
+    lambda c: (dataclasses.replace(c["Frozen"](1), b="z"), dataclasses.is_dataclass(c["Frozen"])),
+    lambda c: (c["Frozen"](1, "x", [2]), [one.name for one in dataclasses.fields(c["Child"])]),
     lambda c: (c["Child"](), c["Child"]() == c["Child"](7), c["Child"]() == c["Frozen"](7)),
     lambda c: (c["Plain"](4), c["Plain"](4) == c["Plain"](4)),
-    lambda c: c["Open"](1),
     lambda c: hash(c["Open"](1)),
-    lambda c: setattr(c["Open"](1), "x", 5),
+    lambda c: (c["Open"](1), setattr(c["Open"](1), "x", 5)),
 ]
 
 
@@ -63,7 +67,7 @@ def outcome(act: Callable[[dict[str, Any]], object], dataclass: object) -> str:
     try:
         return repr(act(classes(dataclass)))
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return type(error).__name__
 
 
 @pytest.mark.parametrize("act", ACTS)

@@ -76,10 +76,7 @@ def test_the_exit_code_is_the_one_that_a_shell_would_see(run: Run, script: str, 
 @pytest.mark.parametrize("name", ["INT", "QUIT", "HUP", "TERM", "PIPE"])
 def test_a_signal_that_the_caller_ignores_is_not_ignored_in_the_job(run: Run, name: str) -> None:
     run.write(f"trap 'echo trapped' {name}; kill -{name} $$; echo after")
-    subprocess.run(
-        ["bash", "-c", f'trap \'\' {name} CHLD; exec "$0" "$@"', *run.words("start")],
-        check=True,
-    )
+    subprocess.run(["bash", "-c", f'trap \'\' {name} CHLD; exec "$0" "$@"', *run.words("start")], check=True)
     assert (run.ended().exit_code, run.log()) == (0, b"trapped\nafter\n")
 
 

@@ -48,10 +48,7 @@ WRONG = {
     "jobs --rev -- x": ("jobs: --rev needs a value\n", "`--rev=VALUE`"),
     "run ckpt \x1b[2J": ("unexpected argument '\\x1b[2J'", "selects rows"),
     # A name that the checkout, hosts.yaml or the history does not have.
-    "jobs ckptt": (
-        "unknown label 'ckptt' in .github/workflows/pr-test.yml; did you mean 'ckpt'?",
-        "valid: agent-",
-    ),
+    "jobs ckptt": ("unknown label 'ckptt' in .github/workflows/pr-test.yml; did you mean 'ckpt'?", "valid: agent-"),
     "remote ckpt --host smi": ("unknown host 'smi' in", "valid: local, sim"),
     "remote ckpt --host sim --only asink": ("unknown row 'asink' in label ckpt\n", "valid: tiny_ckpt[async-save],"),
     "logs nosuchrun": ("unknown run 'nosuchrun' in", "there are no runs"),
@@ -59,10 +56,7 @@ WRONG = {
     "run ckpt --last-failed": ("there is no earlier run of ckpt on this checkout\n", "without --last-failed"),
     "run image --test tests/x.py::y": ("no row of image runs tests/x.py\n", "they run tests/test_tiny_ckpt.py, "),
     "jobs --repo /no/such/place": ("--repo names /no/such/place, which is not a directory\n", ""),
-    "jobs --workflow .github/workflows/x.yml": (
-        "has no .github/workflows/x.yml",
-        "--workflow FILE picks one",
-    ),
+    "jobs --workflow .github/workflows/x.yml": ("has no .github/workflows/x.yml", "--workflow FILE picks one"),
 }
 
 

@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 
 from ci_tasks.logs.job_facts import RecoveredJob, RecoveredStep
-from ci_tasks.logs.job_row import (
-    RowCandidate,
-    RowIdentity,
-    context_of_log,
-    identify_row,
-    row_candidates,
-    shown_outputs,
-)
+from ci_tasks.logs.job_row import RowCandidate, RowIdentity, context_of_log, identify_row, row_candidates, shown_outputs
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.context import EventContext
 from ci_tasks.workflow.model import Workflow

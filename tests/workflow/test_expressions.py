@@ -299,9 +299,7 @@ PRIMITIVES = st.none() | st.booleans() | NUMBERS | st.text()
 # Numbers of at most 15 digits, for more do not survive GitHub's way of writing them.
 SHORT = st.none() | st.booleans() | st.integers(-(10**14), 10**14) | st.text()
 ANY_VALUE: st.SearchStrategy[Value] = st.recursive(
-    SHORT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
+    SHORT, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12
 )
 
 

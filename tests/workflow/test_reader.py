@@ -102,12 +102,7 @@ DECLARED = {"image": WorkflowInput("string", "x:1"), "gpus": WorkflowInput("numb
 
 ON: list[tuple[str, dict[str, WorkflowInput], bool, tuple[str, ...]]] = [
     (f"{{{CALL}}}", DECLARED, True, ("workflow_call",)),
-    (
-        "{workflow_dispatch: {inputs: {a: {type: boolean, default: false}}}}",
-        {"a": ABOOL},
-        True,
-        ("workflow_dispatch",),
-    ),
+    ("{workflow_dispatch: {inputs: {a: {type: boolean, default: false}}}}", {"a": ABOOL}, True, ("workflow_dispatch",)),
     # A pull request or a push starts it without inputs.
     (f"{{pull_request: , {CALL}}}", DECLARED, False, ("pull_request", "workflow_call")),
     (f"{{push: {{branches: [main]}}, {CALL}}}", DECLARED, False, ("push", "workflow_call")),
