@@ -51,7 +51,8 @@ ACTS: list[Callable[[dict[str, Any]], object]] = [
     lambda c: c["Frozen"](1, d=1),
     lambda c: c["Frozen"](1, "b", [], 4),
     lambda c: (c["Ordered"](1, b=2), c["Ordered"](1, 2)),
-    lambda c: (c["Frozen"](1).c is c["Frozen"](1).c, delattr(c["Frozen"](1), "a")),
+    lambda c: c["Frozen"](1).c is c["Frozen"](1).c,
+    lambda c: delattr(c["Frozen"](1), "a"),
     lambda c: setattr(c["Frozen"](1), "a", 2),
     lambda c: (c["Frozen"](1) == c["Frozen"](1, c=[9]), len({c["Frozen"](1), c["Frozen"](1), c["Frozen"](2)})),
     lambda c: (dataclasses.replace(c["Frozen"](1), b="z"), dataclasses.is_dataclass(c["Frozen"])),
@@ -59,7 +60,8 @@ ACTS: list[Callable[[dict[str, Any]], object]] = [
     lambda c: (c["Child"](), c["Child"]() == c["Child"](7), c["Child"]() == c["Frozen"](7)),
     lambda c: (c["Plain"](4), c["Plain"](4) == c["Plain"](4)),
     lambda c: hash(c["Open"](1)),
-    lambda c: (c["Open"](1), setattr(c["Open"](1), "x", 5)),
+    lambda c: c["Open"](1),
+    lambda c: setattr(c["Open"](1), "x", 5),
 ]
 
 
