@@ -43,7 +43,7 @@ def classes(dataclass: Any) -> dict[str, Any]:
     class Ordered(Open):
         b: int = 0
 
-    return {made.__name__: made for made in (Frozen, Child, Plain, Open)}
+    return {made.__name__: made for made in (Frozen, Child, Plain, Open, Ordered)}
 
 
 ACTS: list[Callable[[dict[str, Any]], object]] = [
