@@ -374,7 +374,9 @@ class RunFollower:
             status = processes.conclude(self._run)
             return status, status.has_ended
         status = read_status(self._run)
-        return self._last if status.has_ended else status, False  # its agent may write another one
+        if status.has_ended:  # its agent may write another one, and is about to end
+            self._next_look = time.monotonic() + 5 * POLL_SECONDS
+        return self._last if status.has_ended else status, False
 
 
 class Server:
@@ -550,6 +552,7 @@ class Server:
             self.send(protocol.message(protocol.UPDATE, number, update))
         else:
             self.followed.append(RunFollower(self, number, request, join))
+            self.grew = time.monotonic()  # its first lines come soon
 
     # -- children ----------------------------------------------------------------------------------------------------
 
