@@ -320,10 +320,12 @@ class RemoteRunManager:
             self._abandon(remote_run)
         _wake(remote_run.news)
 
-    def wait(self, seconds: float) -> None:
-        """Until there is news of the runs, at most so long."""
+    def wait(self, seconds: float) -> bool:
+        """Until there is news of the runs, at most so long. Returns whether there is."""
         with suppress(queue.Empty):
             self._wakeups.get(timeout=seconds)
+            return True
+        return False
 
     def detach(self) -> None:
         """Stop following; the runs continue."""

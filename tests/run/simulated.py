@@ -231,8 +231,9 @@ class Played:
     def poll(self, row: PreparedRow) -> RunState:
         return self.host.poll(self.host.jobs[row.run.path])
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         time.sleep(seconds)
+        return False
 
     def cancel(self, rows: Iterable[PreparedRow], *, kill: bool) -> None:
         for row in rows:
