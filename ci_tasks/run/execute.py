@@ -31,8 +31,8 @@ from ci_tasks.run.progress import running_row_progress
 from ci_tasks.workflow.model import Row
 
 _POLL_SECONDS = 0.05  # seconds between two looks at the rows, if no event comes from them
-_PICTURE_SECONDS = 0.1  # between two pictures of all rows without news
-_PICTURE_SHARE = 10  # times what the last one took, until news are shown
+_PICTURE_SECONDS = 0.1  # between two pictures of all rows
+_QUIET_SECONDS = 0.002  # after news: then they are shown at once
 _LEAVE_SECONDS = 2.0  # seconds after the start of the last row for which --detach waits whether the rows wait
 _UNLIMITED = 1 << 20  # GPUs and rows of a host that itself decides when they start
 _FAILURES = (FAILED, VACUOUS)
@@ -152,8 +152,8 @@ class LabelExecution:
             RowExecution(at, row, expected_seconds(row.row, durations, row.needed_gpus), durations.get(row.row))
             for at, row in enumerate(ready.rows)
         ]
-        self._shown_at = self._drawing_seconds = self._all_started_at = 0.0
-        self._has_news = self._stopping = False
+        self._next_picture_at = self._all_started_at = 0.0
+        self._stopping = False
         # Numbers of attempts: a host may still make their directory. For an attempt that was not sent, its row, which
         # may use the number again.
         self._used: dict[int, str | None] = {}
@@ -477,20 +477,19 @@ class LabelExecution:
         lines = [line for session in self.sessions for line in session.executor.drain_messages()]
         for line in [*lines, *(self.ready.threads.drain_messages() if self.ready.threads else ())]:
             self.view.print_message(line)
-        pause = _PICTURE_SHARE * self._drawing_seconds if self._has_news else _PICTURE_SECONDS
-        if time.monotonic() > self._shown_at + pause:
+        if time.monotonic() > self._next_picture_at:
             self.show()
 
     def show(self) -> None:
-        begun, self._has_news = time.monotonic(), False
         several = self.sessions if len(self.sessions) > 1 else ()
         hosts = [session.progress(self._gpus_of_ours(session)) for session in several]
         self.view.update([execution.progress() for execution in self.executions], hosts)
-        self._shown_at = time.monotonic()
-        self._drawing_seconds = self._shown_at - begun
+        self._next_picture_at = time.monotonic() + _PICTURE_SECONDS
 
     def wait(self) -> None:
         if len(self.sessions) == 1:
-            self._has_news |= self.sessions[0].executor.wait(_POLL_SECONDS)
+            wait = self.sessions[0].executor.wait
+            if wait(_POLL_SECONDS) and not wait(_QUIET_SECONDS):
+                self._next_picture_at = 0.0
         else:
             time.sleep(_POLL_SECONDS)
