@@ -313,11 +313,11 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 2_500,
     "ci_tasks/*.py": 995,
-    "ci_tasks/agent": 5_923,
+    "ci_tasks/agent": 5_926,
     "ci_tasks/checkout": 590,
     "ci_tasks/cli": 1_201,
     "ci_tasks/features": 5_731,
-    "ci_tasks/hosts": 2_174,
+    "ci_tasks/hosts": 2_176,
     "ci_tasks/logs": 2_958,
     "ci_tasks/planning": 1_637,
     "ci_tasks/report": 1_112,
@@ -326,7 +326,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_593,
     "ci_tasks/workflow": 1_991,
     "docs": 128,
-    "tests": 31_973,
+    "tests": 31_974,
 }
 
 

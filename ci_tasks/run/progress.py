@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ _REMINDER_SECONDS = 60.0  # seconds of silence after which plain output says wha
 _LONGEST_LINE = 1000  # characters of a plain line
 _MAX_REMINDED = 20  # rows in one reminder
 _REFRESHES_PER_SECOND = 4.0  # a second; to draw 50 lines takes tens of milliseconds
-_STEP, _SCRIPT_END = b"##[group]Run ", b"\n##[endgroup]\n"  # around a step's name and its script
+_SCRIPT = re.compile(rb"##\[group\](Run [^\n]*)\n(?:.*?\n)??##\[endgroup\]\n", re.DOTALL)  # after a step's name
 _LONGEST_SCRIPT = 1 << 16  # bytes
 _STATES = {"row_waiting": WAITING, "row_started": RUNNING, "row_stalled": STALLED}
 
@@ -187,17 +188,13 @@ class GrowingLog:
 
     def _write(self, data: bytes) -> None:
         data, self._script = self._script + data, b""
+        if self._folds:
+            where = f"  (its script: {self.path})\n".encode("utf-8", "replace")
+            data = _SCRIPT.sub(lambda step: step[1] + where, data)
+            begun = data.rfind(b"##[group]Run ")
+            if begun >= 0 and len(data) - begun < _LONGEST_SCRIPT:  # its end is still to come
+                data, self._script = data[:begun], data[begun:]
         sys.stdout.flush()
-        while self._folds and _STEP in data:
-            before, _, rest = data.partition(_STEP)
-            script, end, after = rest.partition(_SCRIPT_END)
-            if not end:
-                if len(rest) < _LONGEST_SCRIPT:  # its end is still to come
-                    data, self._script = before, _STEP + rest
-                break
-            name = script.partition(b"\n")[0].decode("utf-8", "replace")
-            sys.stdout.buffer.write(before + f"Run {name}  (its script: {self.path})\n".encode("utf-8", "replace"))
-            data = after
         sys.stdout.buffer.write(data)
 
 
