@@ -255,8 +255,7 @@ class Supervisor:
         self._event("ended", end=end, exit_code=code)
         now = processes.oom_kills()
         self._set(oom_kills=None if now is None or self._oom_kills is None else now - self._oom_kills)
-        succeeded = end == "exit" and code == 0
-        self._while_beating(lambda: self.cleanup.finish(succeeded, self.gpus.found))
+        self._while_beating(lambda: self.cleanup.finish(end == "exit" and code == 0, self.gpus.found))
         processes.kill_everything()
         for path, content in self._own_files.items():
             if content_of(path, rd.LARGEST) != content:

@@ -133,8 +133,7 @@ class Snapshot:
     def select(self, pathspecs: Sequence[str]) -> list[str]:
         """Paths that git's pathspecs select in the checkout itself, as `git diff -- PATHSPEC` would if all were new."""
         git = CheckoutGit(self.store)
-        empty = git.text("hash-object", "-t", "tree", os.devnull)
-        trees = empty, self.parts[0].checkout.tree
+        trees = git.text("hash-object", "-t", "tree", os.devnull), self.parts[0].checkout.tree
         return git.null_separated("diff-tree", "-r", "-z", "--name-only", *trees, "--", *pathspecs)
 
 

@@ -183,8 +183,7 @@ class Executor(RemoteRunManager):
         """Run the install steps that rows share, which stay until the executor is closed. Returns why they failed.
 
         Raises KeyboardInterrupt when `should_continue` returns False: a thread gets no ^C."""
-        problems = (self._install(setup, say, should_continue) for setup in setups)
-        return next(filter(None, problems), None)
+        return next(filter(None, (self._install(setup, say, should_continue) for setup in setups)), None)
 
     def _install(self, setup: Plan, say: Say, should_continue: Callable[[], bool]) -> str | None:
         run = RunDir(str(self._batch.path / "environments" / setup.id))

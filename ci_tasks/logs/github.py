@@ -348,8 +348,7 @@ def open_failed_jobs(url: str, *, only_one: bool = False) -> Iterator[list[tuple
                 raise UsageError(f"{len(jobs)} jobs failed in {place}; which one?", hint=f"--url takes:\n{listed}")
             failed = []
             for job in first_jobs(jobs, place):
-                file = stack.enter_context(client.log(job))
-                failed.append((job, read_logs(file, job.log_name, stack)))
+                failed.append((job, read_logs(stack.enter_context(client.log(job)), job.log_name, stack)))
         yield failed
 
 

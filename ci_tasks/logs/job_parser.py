@@ -155,8 +155,7 @@ class _JobParser:
             return True
         if not self._steps:
             return self._setup.needs_next_line
-        in_step = not self._is_cleaning_up and self._in_last_step()
-        return in_step and self._steps[-1].needs_next_line
+        return not self._is_cleaning_up and self._in_last_step() and self._steps[-1].needs_next_line
 
     def _in_last_step(self) -> bool:
         return bool(self._steps) and self._steps[-1].column == self._column

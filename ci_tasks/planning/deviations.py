@@ -71,8 +71,7 @@ def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, sha
     if planned.python and not version_matches(planned.python, python):
         yield Deviation("Python", planned.python, python, f"no Python {planned.python} on this host")
     if shared:
-        why = "all rows share one checkout"
-        yield Deviation("install steps", "once a row", "once for all rows", why)
+        yield Deviation("install steps", "once a row", "once for all rows", "all rows share one checkout")
     if host.simulate and not planned.python:
         here = f"a venv over Python {python}"
         yield Deviation("Python packages", "the image's", here, f"{host.name} has no image")

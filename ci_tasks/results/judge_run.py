@@ -158,8 +158,7 @@ def _read_log(run: RunDir, ended: JobEnd, plan: RunDescription) -> tuple[LogFact
     from ci_tasks.logs.triage.rules import shipped
 
     candidates = CandidateReader(shipped())
-    facts = read_run_log(run.log, candidates).facts
-    return facts, log_triage(run, ended, plan, candidates)
+    return read_run_log(run.log, candidates).facts, log_triage(run, ended, plan, candidates)
 
 
 def log_triage(

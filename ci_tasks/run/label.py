@@ -114,8 +114,7 @@ def execute_label(
 
 
 def _print_no_rows(source: CheckoutSource, request: RunRequest) -> None:
-    why = why_no_rows(source, request.label, request.base)
-    print(f"{VACUOUS}: {why}; nothing ran, so nothing is shown")
+    print(f"{VACUOUS}: {why_no_rows(source, request.label, request.base)}; nothing ran, so nothing is shown")
 
 
 def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -> BatchResult:

@@ -190,8 +190,7 @@ def report(options: ReportOptions) -> int:
     names = [name.strip() for name in options.run.split(",") if name.strip()]
     html, junit = (user_path(file) if file else None for file in (options.html, options.junit))
     kinds = {"markdown": options.markdown, "brief": options.brief, "quiet": options.json}
-    result = report(names, html=html, junit=junit, **kinds, deviations=options.deviations)
-    print_json(result, when=options.json)
+    print_json(report(names, html=html, junit=junit, **kinds, deviations=options.deviations), when=options.json)
     return 0
 
 
