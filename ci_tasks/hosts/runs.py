@@ -301,7 +301,8 @@ class RemoteRunManager:
             remote_run.lock = remote_run.lock or lock_mirror(remote_run.run)
         remote_run.mirror = RunMirror(remote_run.run, is_here=remote_run.is_here)
         self._runs.append(remote_run)
-        threading.Thread(target=self._carry_out, args=(remote_run,), daemon=True, name="ci-tasks run").start()
+        thread = threading.Thread(target=self._carry_out, args=(remote_run,), daemon=True, name="ci-tasks run")
+        thread.start()
 
     def attach(self, remote_run: RemoteRun) -> None:
         """Follow a run that was started earlier."""
