@@ -66,7 +66,7 @@ _ABSENT_OUTPUTS: dict[str, dict[str, Value]] = {
 }
 # What checkout does differently when asked to: input → (what, what is here, why); not for values that change nothing.
 _OF_CHECKOUT = {
-    "submodules": ("submodules", "as in your checkout", "no server is contacted"),
+    "submodules": ("submodules", "as in your checkout", "`git submodule update --init` fetches missing ones"),
     "lfs": ("LFS files", "pointers, as committed", "no server is contacted"),
     "sparse-checkout": ("sparse-checkout", "the whole tree", "your working tree is tested"),
     "fetch-depth": ("history", "one commit", "only the tested commit is sent"),
