@@ -34,7 +34,7 @@ _OF_NVIDIA = "for example --workflow-dir NVIDIA-NeMo/FW-CI-templates=~/FW-CI-tem
 _WORKFLOW_DIR = "a checkout of another repository whose workflows a job calls"
 _OUTPUTS_FROM = "take outputs of other jobs from a CI job's log, or from a failed job at this URL"
 _EVENT = "a JSON file with GitHub's payload of the pull_request event, or part of it"
-_GPUS = "number of GPUs per row, if the workflow does not say it"
+_GPUS = "number of GPUs per row, if the workflow does not say it; 0: needs none of its runner's"
 _NO_GPUS = "for example --gpus 8, or --gpus 0 for none"
 _NO_PROBE = "do not load the probe into Python processes: no evidence from inside the job"
 _WITH = "use this working tree, uncommitted changes included, for the package NAME (sglang, megatron-core, …)"

@@ -90,7 +90,7 @@ def runner_deviations(job: Job, row: Row, host: HostSpec, resolve: Resolver) -> 
     if architecture(job, resolve) == "ARM64":
         yield Deviation("architecture", f"ARM64 ({names})", f"that of host {host.name}", "you chose the host")
     if row.gpus_given:
-        yield Deviation("GPU count", "not in the workflow", str(row.gpus), "--gpus")
+        yield Deviation("GPU count", f"that of the runner {names}", str(row.gpus), "--gpus")
     if host.simulate and row.needed_gpus:
         yield Deviation("GPUs", "the runner's", "simulated GPUs", f"{host.name} simulates them")
     if row.image and host.runtime != "docker":

@@ -428,7 +428,7 @@ class LabelExecution:
         elif planner is None or not (lacks := replace(session, unusable_reason="").missing_for(row)):
             reason = whys[0]
         else:
-            others = some(other_hosts(row, planner.config.hosts, session.name, planner.simulates), 3)
+            others = some(other_hosts(row, planner.config.hosts, session.name, self.ready.checkout.sample), 3)
             advice = f"could run on: {others}" if others else "no other host of hosts.yaml could run it"
             reason = f"{session.name} lacks {'; '.join(lacks)}; {advice}"
         self._finish_unstarted(execution, BLOCKED, reason)

@@ -171,6 +171,8 @@ def _row(workflow: Workflow, job: Job, entry: Row, event: EventContext, matrix_t
     refused = runner.refusal(labels)
     told = None if refused else _gpus(job, resolve, matrix_test.gpus, docker_run, labels)
     given = event.given.gpus if told is None and not refused else None
+    if event.given.gpus == 0 and told and _gpus(job, resolve, matrix_test.gpus, docker_run, []) is None:
+        given = 0  # tests that need none of the runner's
     limit = resolve.value(job.timeout_minutes)
     return replace(
         entry,

@@ -379,7 +379,8 @@ def test_a_row_that_no_host_runs_says_what_the_only_host_lacks(
     gpus: int, problem: str, hosts: dict[str, HostSpec], reason: str
 ) -> None:
     run: Any = executing([row(4)], [session("a", gpus, problem)])
-    run.ready.planner = SimpleNamespace(config=SimpleNamespace(hosts=hosts), simulates=True)
+    run.ready.planner = SimpleNamespace(config=SimpleNamespace(hosts=hosts))
+    run.ready.checkout = SimpleNamespace(sample=gpus == 2)
     reasons = list[str]()
     run._finish_unstarted = lambda execution, status, why: reasons.append(why)
     run._end_without_host(run.executions[0])

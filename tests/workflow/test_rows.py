@@ -108,7 +108,7 @@ def test_the_image_is_the_containers_or_the_first_docker_runs(job: str, steps: s
 
 
 @pytest.mark.parametrize(("job", "script", "count"), CASES["gpus"])
-@pytest.mark.parametrize("given", [None, 0, 5])
+@pytest.mark.parametrize("given", [None, 5])
 def test_a_row_has_the_gpus_that_the_workflow_says_and_else_those_that_a_person_gives(
     job: str, script: str, count: int | None, given: int | None
 ) -> None:
