@@ -289,8 +289,8 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
         why = "passed: it has no failed step to run again"
     elif status.kept is None:
         why = "was not kept: use --keep, which keeps failed runs"
-    elif checkout.overlays:
-        why = "ran with overlays, which `retry` cannot change"
+    elif checkout.overlays or checkout.rev:
+        why = f"ran {f'at {checkout.rev}' if checkout.rev else 'with overlays'}; `retry` runs the working tree"
     elif not os.path.isdir(checkout.path):
         why = f"belongs to {checkout.path}, which no longer exists"
     if why:
