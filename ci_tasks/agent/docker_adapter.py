@@ -131,8 +131,7 @@ class _Adapter:
         if "--password-stdin" in argv:
             sys.stdin.buffer.read()  # else the writer of the pipe might get SIGPIPE
         with self._calls() as calls:
-            nothing = Deviation(what, " ".join(masked(argv)), "nothing done", where)
-            calls.append(self._call(argv, [], [nothing]))
+            calls.append(self._call(argv, [], [Deviation(what, " ".join(masked(argv)), "nothing done", where)]))
         return _print_error(f"ci-tasks: {what}: nothing to do, {where}")
 
     def _without_daemon(self, argv: List[str], run: DockerRun) -> int:

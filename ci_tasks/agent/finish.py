@@ -343,5 +343,4 @@ def _write_masked(path: str, target: str, values: Sequence[str], withholds_archi
         if withholds_archives and _ARCHIVE.match(head):
             raise OSError(ARCHIVE)
         source.seek(0)
-        masker = Masker(values, keep_length=b"\0" in head)
-        _write_new(target, masker.stream(pieces(source)))
+        _write_new(target, Masker(values, keep_length=b"\0" in head).stream(pieces(source)))

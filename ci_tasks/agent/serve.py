@@ -156,8 +156,7 @@ class Session:
                 raise BadRequest("kept", "the run cannot be retried: %s; run its row again" % reason) from None
         elif parts:
             # What other runs use too goes with them; a run's own is another's afterwards.
-            checkout = "" if plan.keeps_workspace else plan.checkout.path
-            self.store.check_out(parts, plan.workspace, checkout)
+            self.store.check_out(parts, plan.workspace, "" if plan.keeps_workspace else plan.checkout.path)
 
     def cancel(self, request: Request) -> None:
         with self.locked_run(request.dir) as run:

@@ -122,8 +122,7 @@ class Executor(RemoteRunManager):
         if enough and (not container or cache.working_runtime == spec.runtime):
             return HostFacts(gpus=spec.gpus if spec.gpus is not None else cache.gpus or 0, simulates=simulates)
         asked = queries.fact_queries(spec, gpus=gpus > 0, container=container)
-        answers = self.run_queries(asked, queries.QUERY_TIMEOUT_S)
-        facts = queries.parse_facts(spec, answers, simulates=simulates)
+        facts = queries.parse_facts(spec, self.run_queries(asked, queries.QUERY_TIMEOUT_S), simulates=simulates)
         if gpus and spec.gpus is None:
             cache.gpus = facts.gpus
         cache.working_runtime = spec.runtime if container and not facts.container_problem else ""

@@ -47,8 +47,7 @@ def triage(found: Triage, source: str, takes_gpus: bool = False) -> str:
 def runs(name: str, records: Sequence[RunRecord]) -> str:
     """Runs that belong together: how many ended how, the rows that did not pass, and the first failure's triage."""
     counts = Counter(record.status for record in records)
-    order = sorted(counts, key=list(STATUSES).index)
-    summary = ", ".join(f"{counts[status]} {status}" for status in order)
+    summary = ", ".join(f"{counts[status]} {status}" for status in sorted(counts, key=list(STATUSES).index))
     head = [f"verdict: {summary or 'no row ran'}", f"runs: {_visible(name, _NAME)}"]
     rows = [record for record in records if record.status not in (PASSED, RUNNING)]
     head += [_row(record) for record in rows[:_MOST_ROWS]]

@@ -130,8 +130,7 @@ def attempts(record: RunRecord) -> str:
 
 def _ended(attempt: Attempt) -> str:
     where = f" on {attempt.host}" if attempt.host else ""
-    reason = f": {_short(attempt.reason)}" if attempt.reason else ""
-    return f"{attempt.status}{where}{reason}"
+    return f"{attempt.status}{where}" + (f": {_short(attempt.reason)}" if attempt.reason else "")
 
 
 def reason_with_attempts(record: RunRecord) -> str:

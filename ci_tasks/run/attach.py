@@ -51,10 +51,16 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
     found = _wait_for_rows(name, config, host)
     if all(load_record(run).status == PLANNED for _, run in found):
         raise UsageError(f"{name} was only planned", hint=f"`bash {found[0][1].script}` runs a row by hand")
+    rows = {id: read_description(run).row for id, run in found}
+    names = {id: f"{row} ({id})" if [*rows.values()].count(row) > 1 else row for id, row in rows.items()}
     shown = EventView(open_view(name, [run for _, run in found]), events)
     with attached(found) as runs, closing(shown) as view:
         try:
-            watch(runs, lambda: view.update([run.progress() for run in runs]), say=view.print_message)
+            watch(
+                runs,
+                lambda: view.update([replace(run.progress(), row=names[run.id]) for run in runs]),
+                say=view.print_message,
+            )
         except KeyboardInterrupt:
             follows = f"`ci-tasks attach {name}` follows them, `ci-tasks cancel {name}` ends them"
             view.print_message(f"the runs continue; {follows}")

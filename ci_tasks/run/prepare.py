@@ -149,7 +149,7 @@ def _selected(rows: list[Row], request: RunRequest, source: CheckoutSource) -> l
     gpus, counts = source.given.gpus, {row.gpus for row in rows if row.gpus is not None}
     if gpus is not None and counts and gpus not in counts:  # it is for what the workflow does not say
         says = ", ".join(map(str, sorted(counts)))
-        raise UsageError(f"--gpus {gpus}: the workflow says {says}", hint="run it without --gpus; 0 is for rows that need none of their runner's")
+        raise UsageError(f"--gpus {gpus}: the workflow says {says}", hint="run it without --gpus")
     if unknown := set(request.rows) - {row.row for row in rows}:
         raise UnknownName("row", min(unknown), [row.row for row in rows], where=f"label {request.label}")
     named = [row for row in rows if row.row in request.rows]

@@ -100,15 +100,18 @@ def test_a_run_of_this_machine_is_cancelled_here(run: RunDir, monkeypatch: pytes
     cancelled.assert_called_once_with(run.path)
 
 
-def test_events_of_attach_name_the_host_and_end_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_attach_name_the_host_and_end_with_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of one row, as `--repeat` and `compare` make them, are told apart by their ids."""
     monkeypatch.setenv("CI_TASKS_HOME", str(tmp_path))
-    run = RunDir(str(tmp_path / "runs/20260101-120000-l/01"))
-    Path(run.path).mkdir(parents=True)
-    write_record(run.plan, Plan(id="20260101-120000-l.01", label="l", row="ckpt", host="box"))
-    record_not_started(run, "blocked", "no GPU")
+    for number in ("01", "02"):
+        run = RunDir(str(tmp_path / "runs/20260101-120000-l" / number))
+        Path(run.path).mkdir(parents=True)
+        write_record(run.plan, Plan(id=f"20260101-120000-l.{number}", label="l", row="ckpt", host="box"))
+        record_not_started(run, "blocked", "no GPU")
     with open_events(str(tmp_path / "events")) as events:
         result = attach.attach("20260101-120000-l", read("hosts: {}\n"), None, events)
     lines = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-    told = [(line["event"], line.get("host"), line.get("status")) for line in lines]
-    assert told == [("row_ended", "box", "blocked"), ("run_ended", None, "blocked"), ("command_ended", None, None)]
-    assert lines[1]["exit_code"] == result.exit_code == 125
+    told = [(line["event"], line.get("row"), line.get("host"), line.get("status")) for line in lines]
+    rows = [("row_ended", f"ckpt (20260101-120000-l.{number})", "box", "blocked") for number in ("01", "02")]
+    assert told == [*rows, ("run_ended", None, None, "blocked"), ("command_ended", None, None, None)]
+    assert lines[2]["exit_code"] == result.exit_code == 125

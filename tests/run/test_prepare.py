@@ -84,7 +84,8 @@ def test_plan_run_and_remote_refuse_it_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("label", "gpus", "counts"), [("train", 0, [0]), ("train", 2, [2]), ("mixed", 4, [0, 4]), ("eight", 8, [8]), ("eight", 0, [0])]
+    ("label", "gpus", "counts"),
+    [("train", 0, [0]), ("train", 2, [2]), ("mixed", 4, [0, 4]), ("eight", 8, [8]), ("eight", 0, [0])],
 )
 def test_a_person_says_what_the_workflow_does_not_and_the_plan_names_it(
     checkout: Path, capsys: pytest.CaptureFixture[str], label: str, gpus: int, counts: list[int]

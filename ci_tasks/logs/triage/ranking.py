@@ -214,8 +214,7 @@ def rank(log: CandidateList, failed: bool, weights: Mapping[str, float] | None =
     powers = [math.exp(max(-700.0, value - max(scores))) for value in scores]
     *shares, none = (power / sum(powers) for power in powers)
     pairs = sorted(zip(shares, log.candidates, strict=True), key=lambda pair: (-pair[0], pair[1].line.number))
-    order = pairs + [(0.0, candidate) for candidate in log.consequences]
-    return Ranking(order, none, best)
+    return Ranking([*pairs, *((0.0, candidate) for candidate in log.consequences)], none, best)
 
 
 # -- its cause ---------------------------------------------------------------------------------------------------------
