@@ -316,7 +316,7 @@ BUDGETS = {
     "ci_tasks/agent": 5_922,
     "ci_tasks/checkout": 589,
     "ci_tasks/cli": 1_200,
-    "ci_tasks/features": 5_731,
+    "ci_tasks/features": 5_733,
     "ci_tasks/hosts": 2_174,
     "ci_tasks/logs": 2_955,
     "ci_tasks/planning": 1_636,

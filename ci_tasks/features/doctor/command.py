@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli.options import HOST, JSON, REPO, WORKFLOW
 from ci_tasks.cli.shared import print_result
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import EXIT_BLOCKED, CiTasksError
+from ci_tasks.errors import EXIT_BLOCKED, CheckoutError, CiTasksError
 from ci_tasks.features.doctor import basics
 from ci_tasks.features.doctor.check_results import FAULT, Answers, Check, CheckResult, fault, lines, ok, summary
 from ci_tasks.features.doctor.containers import containers
@@ -41,10 +41,12 @@ def doctor(options: DoctorOptions) -> int:
     ci-tasks doctor --host h100a            changes nothing there
     ci-tasks doctor --host local --json
     """
-    source, config, results = open_source(options.repo, None, options.workflow), open_config(options.repo), []
-    images = dict.fromkeys(row.image for row in list_jobs(source) if row.image)  # the sample's do not exist
+    config, images, results = open_config(options.repo), dict[str, None](), list[HostResult]()
+    with nullcontext() if options.repo or options.workflow else suppress(CheckoutError):  # hosts are looked at anywhere
+        source = open_source(options.repo, None, options.workflow)
+        images = dict.fromkeys(row.image for row in list_jobs(source) if row.image and not source.sample)
     for host in [config.host(options.host)] if options.host else config.hosts.values():
-        found = examine_host(host, [] if source.sample else [*images], lambda host: closing(open_connection(host)))
+        found = examine_host(host, [*images], lambda host: closing(open_connection(host)))
         if not options.json:
             title = f"{host.name} ({', '.join(part for part in (host.kind, host.address, host.runtime) if part)})"
             print("\n".join(lines(title, found, terminal_width())), end="\n\n", flush=True)
