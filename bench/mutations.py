@@ -1,7 +1,8 @@
 """How many small faults the tests notice: `python bench/mutations.py --count 200 --seed 1`.
 
 Each mutation changes one place of one module, in a copy of the tree, and runs the tests that import the module, or one
-that imports it, and those of its folder. A mutation that no test notices is a missing test, or code that does nothing.
+that imports it, those of its folder, and the golden sessions and plans. A mutation that no test notices is a missing
+test, or code that does nothing.
 What is no fault is left alone: numbers from 10 on, which are limits and times, and arguments that say what a type
 checker sees (`frozen=`) or that matter to nothing here (`flush=`).
 One JSON line each, and at the end a line for each folder. Exit code 1 if fewer than `--least` percent were noticed.
@@ -27,10 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE, TESTS = ROOT / "ci_tasks", ROOT / "tests"
 TEST_TIMEOUT = 100  # seconds; a mutation that makes a test hang was noticed
 TIMEOUT = 3600.0  # the same for all tests of one; more than the whole suite takes on a busy machine
-_PAIRS = [
-    (ast.Eq, ast.NotEq), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Is, ast.IsNot), (ast.In, ast.NotIn),
-    (ast.And, ast.Or), (ast.Add, ast.Sub),
-]  # fmt: skip
+_PAIRS: list[tuple[type[ast.AST], type[ast.AST]]]
+_PAIRS = [(ast.Eq, ast.NotEq), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)]
+_PAIRS += [(ast.And, ast.Or), (ast.Add, ast.Sub)]
 _UNSEEN = {"daemon", "flush", "frozen", "repr", "strict"}
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {ast.Mult: ast.FloorDiv, **dict(_PAIRS), **{b: a for a, b in _PAIRS}}
 
@@ -100,11 +100,13 @@ def naming(module: Path, below: Path) -> list[Path]:
 
 
 def tests_of(path: Path) -> list[str]:
-    """The tests that mirror a module or name it, those of the modules that import it, and those of its folder."""
+    """The tests that mirror a module or name it, those of the modules that import it, those of its folder, and the
+    two that go through all of them."""
     order = list[Path]()
     for module in (path, *naming(path, PACKAGE)):
         order += [TESTS / module.relative_to(PACKAGE).with_name(f"test_{module.name}"), *naming(module, TESTS)]
     order += sorted((TESTS / path.relative_to(PACKAGE).parent).glob("test_*.py"))
+    order += [TESTS / "cli/commands/test_golden.py", TESTS / "record/test_record.py"]
     return [str(test.relative_to(ROOT)) for test in dict.fromkeys(order) if test.exists() and "test_" in test.name]
 
 

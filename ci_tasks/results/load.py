@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -103,7 +104,7 @@ def _not_started(batch: BatchState | None, remote: RemoteLocation | None) -> Ver
 def known_deviations(batches: Sequence[str]) -> set[Deviation]:
     """What differed from CI in the label's run before the first of these."""
     first = min(batches, default="")
-    label = first[len("20260101-120000") :]
-    earlier = [name for name in store.batches() if name < first and name[len("20260101-120000") :] == label]
+    labels = {name: re.sub(r"-\d$", "", name[len("20260101-120000") :]) for name in store.batches()}  # `-2` in a second
+    earlier = [name for name, label in labels.items() if name < first and label == labels.get(first)]
     rows = [load_record(run) for _, run in store.rows_of(max(earlier))] if earlier else []
     return {deviation for record in rows if record.started_at for deviation in record.deviations}

@@ -35,7 +35,6 @@ WRONG = {
     "run ckpt --json --events -": ("--json and --events - cannot be combined: both would be on standard output\n", ""),
     "remote ckpt --host sim --jobs 0": ("--jobs takes a whole number of rows, not '0'", "for example --jobs 4"),
     "--print-completion-script bsh": ("invalid value 'bsh' for --print-completion-script", "valid: bash, zsh"),
-    "clean --all=false": ("clean: --all takes no value, not 'false'\n", "`ci-tasks clean --help`"),
     "mcp --allow-run=": ("mcp: --allow-run takes no value, not ''\n", "`ci-tasks mcp --help`"),
     "--list=x": ("--list takes no value, not 'x'\n", "`ci-tasks --list`"),
     "hosts runs": ("hosts: unexpected argument 'runs'\n", "`ci-tasks hosts --help`"),
@@ -44,19 +43,8 @@ WRONG = {
     "jobs --rev=": ("jobs: --rev is empty\n", "read the checkout at this revision"),
     "jobs --label ckpt": ("jobs: unknown option --label\n", "`ci-tasks jobs --help`"),
     "--json jobs": ("unknown option --json\n", "`ci-tasks --list`"),
-    "jobs --rev --jsn": ("jobs: --rev needs a value\n", "`--rev=VALUE`"),
     "jobs --rev -- x": ("jobs: --rev needs a value\n", "`--rev=VALUE`"),
     "run ckpt \x1b[2J": ("unexpected argument '\\x1b[2J'", "selects rows"),
-    # A name that the checkout, hosts.yaml or the history does not have.
-    "jobs ckptt": ("unknown label 'ckptt' in .github/workflows/pr-test.yml; did you mean 'ckpt'?", "valid: agent-"),
-    "remote ckpt --host smi": ("unknown host 'smi' in", "valid: local, sim"),
-    "remote ckpt --host sim --only asink": ("unknown row 'asink' in label ckpt\n", "valid: tiny_ckpt[async-save],"),
-    "logs nosuchrun": ("unknown run 'nosuchrun' in", "there are no runs"),
-    "runs --host smi": ("unknown host 'smi'; did you mean 'sim'?", "valid: local, sim"),
-    "run ckpt --last-failed": ("there is no earlier run of ckpt on this checkout\n", "without --last-failed"),
-    "run image --test tests/x.py::y": ("no row of image runs tests/x.py\n", "they run tests/test_tiny_ckpt.py, "),
-    "jobs --repo /no/such/place": ("--repo names /no/such/place, which is not a directory\n", ""),
-    "jobs --workflow .github/workflows/x.yml": ("has no .github/workflows/x.yml", "--workflow FILE picks one"),
 }
 
 

@@ -50,7 +50,7 @@ class Golden:
         def kept(*args: Any, **more: Any) -> Any:
             made = function(*args, **more)
             made = [*made] if isinstance(made, Iterator) else made
-            self.made.append(_plain(made))
+            self.made.append(plain(made))
             return made
 
         return kept  # type: ignore[return-value]
@@ -66,15 +66,15 @@ class Golden:
         return compared
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """As JSON has it; of records what is not as usual, of long texts the beginning and a digest."""
     if is_dataclass(value) and not isinstance(value, type):
         parts = {each.name: (getattr(value, each.name), each.default) for each in fields(value)}
         value = {name: part for name, (part, usual) in parts.items() if part not in (None, "", (), {}, usual)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(part) for part in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
+        return [plain(part) for part in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
     value = round(value, 6) if isinstance(value, float) else value if isinstance(value, int | None) else str(value)
     is_long = isinstance(value, str) and len(value) > _LONGEST
     return f"{value[:_LONGEST]}… {hashlib.sha256(value.encode()).hexdigest()[:16]}" if is_long else value
