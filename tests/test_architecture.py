@@ -319,14 +319,14 @@ BUDGETS = {
     "ci_tasks/features": 5_733,
     "ci_tasks/hosts": 2_174,
     "ci_tasks/logs": 2_955,
-    "ci_tasks/planning": 1_636,
-    "ci_tasks/report": 1_110,
+    "ci_tasks/planning": 1_635,
+    "ci_tasks/report": 1_108,
     "ci_tasks/results": 1_513,
-    "ci_tasks/run": 2_587,
+    "ci_tasks/run": 2_590,
     "ci_tasks/trials": 1_593,
     "ci_tasks/workflow": 1_993,
     "docs": 128,
-    "tests": 32_000,
+    "tests": 31_999,
 }
 
 

@@ -110,8 +110,7 @@ def container_of(job: Job, resolve: Resolver, steps: PlannedSteps) -> DockerRun 
             return parse_run(["run", *words])
         except ValueError:  # nothing that docker would run either
             return None
-    env = resolve.contexts["env"]
-    return next((run for step in steps.steps if (run := docker_run(step.text, env))), None)
+    return next((run for step in steps.steps if (run := docker_run(step.text, resolve.contexts["env"]))), None)
 
 
 def environment_of(run: DockerRun | None, host: HostSpec, env: Mapping[str, str]) -> dict[str, str]:

@@ -247,8 +247,7 @@ def _chart(
 
     def place(at: float, value: float) -> str:
         x = (at - first) / (last - first) * 100 if last > first else 50.0
-        y = (high - value) / (high - low) * 100 if high > low else 50.0
-        return f"{x:.1f},{y:.1f}"
+        return f"{x:.1f},{(high - value) / (high - low) * 100 if high > low else 50.0:.1f}"
 
     drawn = []
     for name, points in lines:

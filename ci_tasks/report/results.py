@@ -150,8 +150,7 @@ def reasons_once(body: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 def summary(records: Sequence[RunRecord]) -> str:
     """`48 passed, 8 vacuous` for the last line: what passed first, then what went wrong in the order of EXIT_CODES."""
     counts = {status: sum(record.status == status for record in records) for status in EXIT_CODES}
-    text = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    return text or "no row ran"
+    return ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no row ran"
 
 
 def deviations(

@@ -72,8 +72,11 @@ class PlainView(ProgressView):
         if running := [row.row for row in rows if row.state in (RUNNING, STALLED)]:
             waiting = sum(row.state == WAITING for row in rows)
             self._print(f"still running: {some(running, _MAX_REMINDED)}; {waiting} waiting")
-        for row in [row for row in rows if row.state in (WAITING, STALLED) and row.note][:_MAX_REMINDED]:
-            self._print(f"still {row.state}: {row.row}: {row.note}")
+        alike: dict[tuple[str, str], list[str]] = {}
+        for row in [row for row in rows if row.state in (WAITING, STALLED) and row.note]:
+            alike.setdefault((row.state, row.note), []).append(row.row)
+        for (state, note), names in list(alike.items())[:_MAX_REMINDED]:
+            self._print(f"still {state}: {some(names, _MAX_REMINDED)}: {note}")
 
     def print_row(self, event: RowChanged) -> None:
         state = event.status or _STATES[event.event]

@@ -99,16 +99,13 @@ def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
 
 def test_after_a_silence_plain_lines_say_what_runs_and_waits(printed: Lines) -> None:
     view = EventView(plain := progress.PlainView())
-    lanes = [
-        RowProgress("a", RUNNING, host="h100b"),
-        RowProgress("b", WAITING, note="GPU 3"),
-        RowProgress("c", WAITING),
-    ]
+    lanes = [RowProgress("a", RUNNING, host="h100b"), RowProgress("c", WAITING)]
+    lanes += [RowProgress(name, WAITING, note="GPU 3") for name in "bd"]
     view.update(lanes, TWO)
     printed()
     plain._last_line_at -= 61
     view.update(lanes, TWO)
-    assert printed() == ["still running: a; 2 waiting", "still waiting: b: GPU 3"]
+    assert printed() == ["still running: a; 3 waiting", "still waiting: b, d: GPU 3"]
 
 
 def test_one_row_is_its_log_without_scripts(run: RunDir, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

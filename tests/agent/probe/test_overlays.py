@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +13,7 @@ import pytest
 
 from ci_tasks.agent.evidence import ProcessEvidence, payload, pth, read_evidence
 from ci_tasks.agent.records import ProbeOverlay, ProbeRules
+from tests.fixtures import cannot
 
 EDITABLE = """
 import sys, importlib.util
@@ -130,8 +132,8 @@ def compiled_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("compiled")
     (directory / "c.c").write_text(C_SOURCE)
     file = directory / f"_c{sysconfig.get_config_var('EXT_SUFFIX')}"
-    include = f"-I{sysconfig.get_path('include')}"
-    subprocess.run(["gcc", "-shared", "-fPIC", include, "-o", str(file), str(directory / "c.c")], check=True)
+    include, compiler = f"-I{sysconfig.get_path('include')}", shutil.which("gcc") or cannot("gcc is not installed")
+    subprocess.run([compiler, "-shared", "-fPIC", include, "-o", str(file), str(directory / "c.c")], check=True)
     return file
 
 
