@@ -88,8 +88,7 @@ def bisect(
     row = chosen[0].row
     if is_submodule:
         path = options.axis.removeprefix(SUBMODULE)
-        searched = OverlaySource(path, str(source.path / path), submodule=path)
-        overlays = (*config.given.overlays, searched)
+        overlays = (*config.given.overlays, OverlaySource(path, str(source.path / path), submodule=path))
         config = replace(config, given=replace(config.given, overlays=overlays))
     search = _search(source, options, revision)
     keys = [*search.settings]
@@ -164,8 +163,7 @@ def _result(trial: Trial, search: Search) -> BisectionResult:
         print(f"interrupted after {counted(runs, 'run')}; {trial.how_to_continue}", flush=True)
         return BisectionResult(CANCELLED, BISECT[CANCELLED], (), runs)
     verdict = trial.verdict(trial.rows[0])
-    tried = len({one.setting for one in trial.outcomes})
-    effort = f"{counted(runs, 'run')} of {counted(tried, search.noun)}"
+    effort = f"{counted(runs, 'run')} of {counted(len({one.setting for one in trial.outcomes}), search.noun)}"
     print("\n".join(["", *_culprit(search, verdict), effort]), flush=True)
     candidates = []
     for key, share in verdict.likely:

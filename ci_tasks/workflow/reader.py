@@ -430,5 +430,4 @@ def render_template(text: str, file: str) -> str:
         # jinja2 writes the template's lines into the traceback
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
         cause, line, why = error, (frames[-1].lineno if frames else 0) or 1, f"the template cannot be rendered: {error}"
-    quoted = "".join(text.splitlines()[line - 1 : line])
-    raise WorkflowError(why, file=file, line=line, text=quoted) from cause
+    raise WorkflowError(why, file=file, line=line, text="".join(text.splitlines()[line - 1 : line])) from cause

@@ -109,6 +109,7 @@ class CandidateReader(LineReader):
         self._is_ours = self._is_script = False
         self.failed_tests: dict[str, None] = {}
         self.succeeded_at = self.got_on_at = self.ended_at = self.died_at = self._ends = 0
+        self._step_at = self.failed_step_at = 0  # where steps begin: the last one, and the first that failed
         self.last: PrefixedLine | None = None
         self.failed = self._came_to_end = False
 
@@ -138,6 +139,7 @@ class CandidateReader(LineReader):
         if raw.startswith(_GROUPS):  # in GitHub's logs a script has its colour, and such a group may be a program's
             self._is_script = raw.startswith(_GROUPS[0])
             self._is_ours |= number == 1 and self._is_script
+            self._step_at = number if self._is_script else self._step_at
         if self._is_ours and (self._is_script or raw.startswith(_GROUPS)):
             return True  # our own runs print a step before they run it; its lines tell something if they come later
         results = [self._read(log_prefixes.read(number, segment), before) for segment in segments(raw)]
@@ -191,6 +193,7 @@ class CandidateReader(LineReader):
                 )
 
     def _read(self, line: PrefixedLine, before: bytes) -> bool:
+        self._step_at = line.number if line.text.startswith(_SCRIPT) else self._step_at
         for candidate in self._wants_context:
             candidate.after.append(line.shown)
         self._wants_context = [waiting for waiting in self._wants_context if len(waiting.after) < AROUND]
@@ -282,7 +285,8 @@ class CandidateReader(LineReader):
             self._keep_last([log_prefixes.read(first + at, segments(row)[-1]) for at, row in enumerate(above)])
         self.ended_at = line.number
         self._ends += 1
-        self.failed = self.failed or end[1] != "0"
+        if end[1] != "0" and not self.failed:
+            self.failed, self.failed_step_at = True, self._step_at
 
     def _is_survived(self, header: PrefixedLine, before: bytes) -> bool:
         """Whether the line above a traceback says that the process continues in spite of it."""

@@ -75,6 +75,8 @@ class CandidateList:
         """Without the lines that are `normal`, as `stable` has them: runs that passed have them too."""
         kept = [one for one in reader.candidates if not normal or stable(one.text) not in normal]
         kept.sort(key=lambda one: one.line.number)
+        of_step = [one for one in kept if one.last_at >= reader.failed_step_at]  # those before it have passed
+        kept = of_step if any(map(_tells, of_step)) else kept
         lines = max([reader.last.number if reader.last else 0, *(one.line.number for one in kept)])
         before = [one for one in kept if one.line.number <= reader.died_at]
         after: list[Candidate] = []
