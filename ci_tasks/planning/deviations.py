@@ -75,9 +75,9 @@ def _python(row: Row, planned: PlannedSteps, host: HostSpec, python: str, *, sha
     if host.simulate and not planned.python:
         here = f"a venv over Python {python}"
         yield Deviation("Python packages", "the image's", here, f"{host.name} has no image")
-    elif row.image and host.runtime == "none" and not planned.python:
-        here = "a venv over the python3 on PATH"
-        yield Deviation("Python packages", "the image's own", here, "packages that a row installs are removed with it")
+    elif planned.layers_venv(row, host):
+        ci, here = "the image's own" if row.image else "the runner's", "a venv over the python3 on PATH"
+        yield Deviation("Python packages", ci, here, "packages that a row installs are removed with it")
 
 
 def runner_deviations(job: Job, row: Row, host: HostSpec, resolve: Resolver) -> Iterator[Deviation]:

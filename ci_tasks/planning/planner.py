@@ -251,7 +251,7 @@ class _Planning:
             venv = Venv(python=location.python[0], path=f"{location.run_dir}/tmp/venv")
         elif host.simulate and not setup:
             venv = Venv(python=location.python[0], layered=True)
-        elif row.image and host.runtime == "none" and not setup:
+        elif self.steps.layers_venv(row, host) and not setup:
             venv = Venv(layered=True)  # a person inside the image already wants to keep it, and rows run side by side
         container: list[str] = []
         env = dict(row.env)

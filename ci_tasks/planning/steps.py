@@ -14,7 +14,7 @@ from typing import Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Deviation
-from ci_tasks.config import PIP_DEFAULT, Override
+from ci_tasks.config import PIP_DEFAULT, HostSpec, Override
 from ci_tasks.errors import WorkflowError, did_you_mean, nearest
 from ci_tasks.planning import actions
 from ci_tasks.planning.pip_commands import pip_installs, uses_pip, with_index
@@ -22,7 +22,7 @@ from ci_tasks.planning.script import NotLateError, PlannedStep, late_test, late_
 from ci_tasks.workflow import expressions
 from ci_tasks.workflow.context import Resolver, UnknownValueError, is_unset
 from ci_tasks.workflow.expressions import FAILURE, SUCCESS
-from ci_tasks.workflow.model import OF_REPOSITORY, Job, Step
+from ci_tasks.workflow.model import OF_REPOSITORY, Job, Row, Step
 from ci_tasks.workflow.suite import label_of, matches_job
 from ci_tasks.workflow.values import OpenObject, Unknown, Value, unknowns
 
@@ -49,6 +49,11 @@ class PlannedSteps:
     def last(self) -> int:
         """The number of the last script, from 0: uploads may follow it."""
         return max((number for number, step in enumerate(self.steps) if step.is_script), default=0)
+
+    def layers_venv(self, row: Row, host: HostSpec) -> bool:
+        """Whether what the job installs goes into a venv over the python3 on PATH: it would stay in that one's."""
+        needs_it = host.runtime == "none" if row.image else any(uses_pip(step.text) for step in self.steps)
+        return needs_it and not self.python and not host.simulate
 
     def split(self) -> tuple[tuple[PlannedStep, ...], tuple[PlannedStep, ...]]:
         """The leading steps that are the same for every row, done once, and the rest. The last script is not shared."""

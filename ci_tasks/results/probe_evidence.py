@@ -160,7 +160,7 @@ def imported_elsewhere(
     was installed from a directory, and not from an index, is one of the checkout."""
     places = tuple(f"{place.rstrip('/')}/" for place in [workspace, *_places_in_containers(workspace, calls)] if place)
     for name in own:
-        modules = [module for module in imported_modules(evidence) if module.name == name]
+        modules = [module for module in imported_modules(evidence) if module.name == name and module.origin]
         origins = [module.origin for module in modules if not module.local and not module.origin.startswith(places)]
         if origins:
             here = truncated(" and ".join(visible(origin.encode("utf-8", "replace")) for origin in origins), _MAX_TEXT)

@@ -181,8 +181,7 @@ class Bisect:
             return ends
         belief = believe(self.graph, seen.fails, seen.passes)
         at = self._most_telling(belief, seen)
-        verdict = self._verdict(belief, seen, at is None, len(outcomes))
-        return verdict or [self.settings[at or 0]]
+        return self._verdict(belief, seen, at is None, len(outcomes)) or [self.settings[at or 0]]
 
     def count(self, outcomes: Sequence[Outcome]) -> Counts:
         """The runs by position."""

@@ -221,8 +221,7 @@ def _payload(
     # A payload names the number twice, and a person may give it once.
     of_request = given.get("pull_request")
     number = given.get("number", of_request.get("number") if isinstance(of_request, Mapping) else None)
-    twice = {} if number is None else {"number": number, "pull_request": {"number": number}}
-    _merge(payload, twice)
+    _merge(payload, {} if number is None else {"number": number, "pull_request": {"number": number}})
     _merge(payload, given)
     return payload
 

@@ -42,8 +42,7 @@ class Step:
     @property
     def all_steps(self) -> tuple[Step, ...]:
         """The step, and the steps of the checkout's action that it uses."""
-        inner = self.action.steps if self.action else ()
-        return (self, *(each for step in inner for each in step.all_steps))
+        return (self, *(each for step in (self.action.steps if self.action else ()) for each in step.all_steps))
 
 
 @dataclass(frozen=True)

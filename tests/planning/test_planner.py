@@ -118,7 +118,7 @@ def test_files_that_ci_would_convert_are_named() -> None:
     ("host", "body", "runner", "others"),
     [
         (DOCKER, STEPS, "cpu", []),
-        (BARE, STEPS, "cpu", []),
+        (BARE, STEPS.replace("pytest", "pip install x"), "cpu", ["Python packages"]),
         (DOCKER, STEPS, "ubuntu-latest", ["machine"]),
         (SIM, STEPS, "cpu", ["Python packages"]),
         (SIM, MATRIX + STEPS, "cpu", ["Python packages", "GPUs", "strategy.fail-fast", "GPU locks"]),
