@@ -114,11 +114,10 @@ def test_one_row_is_its_log_without_scripts(run: RunDir, capfdbinary: pytest.Cap
     for state in (WAITING, WAITING, RUNNING):
         stream.update([RowProgress("a", state, 1.0, "GPU 3" if state == WAITING else "", "h100a")], TWO)
     for part in (b"##[group]Run a\nset -e\n", b"a\n##[endgroup]\n##[group]Run b\n\x1b[31m\xff\0 no end\x1b[2"):
+        stream.update([RowProgress("a", RUNNING, 1.0, "", "h100a")], TWO)
         with open(run.log, "ab") as log:
             log.write(part)
-        stream._log.copy()
-    stream.update([RowProgress("a", "passed", 1.0, "", "h100a")], TWO)
-    stream.close()
+    stream.close()  # the last part comes with it
     shown = b"first\nlast\nRun a  (its script: %s)\n##[group]Run b\n\x1b[31m\\xff\\x00 no end\\x1b[2"
     assert capfdbinary.readouterr() == (shown % run.log.encode(), b"ci-tasks: waiting, GPU 3\n")
 
