@@ -41,6 +41,7 @@ UNITTEST = [
     ("Ran 3 tests in 0.001s\n\nOK", (3, 0, 0)),
     ("Ran 1 test in 0.001s\n\nOK (skipped=1)", (1, 1, 0)),
     ("Ran 5 tests in 1.0s\n\nFAILED (failures=1, errors=2, skipped=1)", (5, 1, 3)),
+    ("Ran 2 tests in 1.0s\n\nFAILED (failures=1)", (2, 0, 1)),
     ("OK (skipped=1)", (None, 0, 0)),
 ]
 
