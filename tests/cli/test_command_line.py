@@ -36,8 +36,6 @@ WRONG = {
     "remote ckpt --host sim --jobs 0": ("--jobs takes a whole number of rows, not '0'", "for example --jobs 4"),
     "--print-completion-script bsh": ("invalid value 'bsh' for --print-completion-script", "valid: bash, zsh"),
     "mcp --allow-run=": ("mcp: --allow-run takes no value, not ''\n", "`ci-tasks mcp --help`"),
-    "--list=x": ("--list takes no value, not 'x'\n", "`ci-tasks --list`"),
-    "hosts runs": ("hosts: unexpected argument 'runs'\n", "`ci-tasks hosts --help`"),
     "jobs ckpt -- --json": ("jobs: unexpected argument '--json'\n", "`ci-tasks jobs --help`"),
     "run ckpt --only=": ("run: --only is empty\n", "only rows whose names contain this text"),
     "jobs --rev=": ("jobs: --rev is empty\n", "read the checkout at this revision"),
