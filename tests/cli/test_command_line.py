@@ -36,12 +36,9 @@ WRONG = {
     "remote ckpt --host sim --jobs 0": ("--jobs takes a whole number of rows, not '0'", "for example --jobs 4"),
     "--print-completion-script bsh": ("invalid value 'bsh' for --print-completion-script", "valid: bash, zsh"),
     "mcp --allow-run=": ("mcp: --allow-run takes no value, not ''\n", "`ci-tasks mcp --help`"),
-    "jobs ckpt -- --json": ("jobs: unexpected argument '--json'\n", "`ci-tasks jobs --help`"),
     "run ckpt --only=": ("run: --only is empty\n", "only rows whose names contain this text"),
     "jobs --rev=": ("jobs: --rev is empty\n", "read the checkout at this revision"),
     "jobs --label ckpt": ("jobs: unknown option --label\n", "`ci-tasks jobs --help`"),
-    "--json jobs": ("unknown option --json\n", "`ci-tasks --list`"),
-    "jobs --rev -- x": ("jobs: --rev needs a value\n", "`--rev=VALUE`"),
     "run ckpt \x1b[2J": ("unexpected argument '\\x1b[2J'", "selects rows"),
 }
 

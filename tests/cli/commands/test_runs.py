@@ -22,6 +22,7 @@ from ci_tasks.cli.options import options_of
 from ci_tasks.records import RunRecord
 from ci_tasks.results import index, store
 from ci_tasks.results.runs import record_not_started
+from ci_tasks.run.clean import CleanedRun
 from tests.parts.cases import named
 from tests.parts.commands import run_command
 from tests.parts.json_files import read_json, write_json
@@ -299,3 +300,9 @@ def test_run_has_the_options_of_remote_and_a_host_of_its_own() -> None:
     run, remote = options_of(RunOptions), options_of(RemoteOptions)
     assert sorted(run) == sorted(remote)
     assert [name for name in run if run[name] != remote[name]] == ["host"]
+
+
+@pytest.mark.parametrize(("left", "code"), [((), 0), (("a file of root's",), 125)])
+def test_clean_ends_with_125_if_something_is_left(monkeypatch: pytest.MonkeyPatch, left: Any, code: int) -> None:
+    monkeypatch.setattr("ci_tasks.run.clean.clean", lambda *_, **more: [CleanedRun("b.01: removed", left)])
+    assert run_command("clean", json=True) == code
