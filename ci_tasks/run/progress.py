@@ -28,7 +28,8 @@ _REMINDER_SECONDS = 60.0  # seconds of silence after which plain output says wha
 _LONGEST_LINE = 1000  # characters of a plain line
 _MAX_REMINDED = 20  # rows in one reminder
 _REFRESHES_PER_SECOND = 4.0  # a second; to draw 50 lines takes tens of milliseconds
-_SCRIPT = re.compile(rb"##\[group\](Run [^\n]*)\n(?:.*?\n)??##\[endgroup\]\n", re.DOTALL)  # after a step's name
+# After a step's name; no two steps, or a job that prints many names would keep us busy.
+_SCRIPT = re.compile(rb"##\[group\](Run [^\n]*)\n(?:(?:(?!##\[group\]).)*?\n)??##\[endgroup\]\n", re.DOTALL)
 _LONGEST_SCRIPT = 1 << 16  # bytes
 _STATES = {"row_waiting": WAITING, "row_started": RUNNING, "row_stalled": STALLED}
 
