@@ -396,7 +396,7 @@ def thin_pack(snapshot: Snapshot, have: Sequence[str]) -> Iterator[bytes]:
     # git takes only the trees of commits as bases of differences.
     answers = store.reader.text("cat-file", "--batch-check", input="".join(f"{tree}\n" for tree in have).encode())
     present = [line.split()[0] for line in answers.splitlines() if line.split()[1] == "tree"]
-    bases = [store.commit(tree, "", _WHY) for tree in present[:1]]  # more take longer than they save
+    bases = [store.commit(tree, "", _WHY) for tree in present[:1]]  # a second one takes longer than it saves
     commits = sorted({store.commit(snapshot.flat, "", _WHY), *(part.checkout.commit for part in snapshot.parts)})
     lines = [*(f"--shallow {name}" for name in (*commits, *bases)), *commits, *(f"^{base}" for base in bases)]
     yield from store.reader.stream(*_PACK, input="".join(f"{line}\n" for line in lines).encode())

@@ -277,7 +277,7 @@ def failures(records: Sequence[RunRecord]) -> list[Failure]:
     for (status, cause, _), alike in grouped.items():
         reason = alike[0].triage.reason if cause and alike[0].triage else alike[0].reason.strip().partition("\n")[0]
         found.append(Failure(status, cause, shortened(reason, _LONG) or "the log does not say why", tuple(alike)))
-    return sorted(found, key=lambda failure: ([*_PHRASES].index(failure.status), -len(failure.records)))
+    return sorted(found, key=lambda failure: (list(_PHRASES).index(failure.status), -len(failure.records)))
 
 
 def next_steps(names: Sequence[str], records: Sequence[RunRecord], kept: Collection[str] = ()) -> list[NextStep]:

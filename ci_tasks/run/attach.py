@@ -56,11 +56,8 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
     shown = EventView(open_view(name, [run for _, run in found]), events)
     with attached(found) as runs, closing(shown) as view:
         try:
-            watch(
-                runs,
-                lambda: view.update([replace(run.progress(), row=names[run.id]) for run in runs]),
-                say=view.print_message,
-            )
+            say = view.print_message
+            watch(runs, lambda: view.update([replace(run.progress(), row=names[run.id]) for run in runs]), say=say)
         except KeyboardInterrupt:
             follows = f"`ci-tasks attach {name}` follows them, `ci-tasks cancel {name}` ends them"
             view.print_message(f"the runs continue; {follows}")

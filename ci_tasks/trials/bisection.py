@@ -192,7 +192,8 @@ class Bisect:
         fails, passes, others, blocked = Counter[int](), Counter[int](), Counter[int](), Counter[int]()
         for one in known:
             is_target = target in (one.signature or FAILED, one.kind)
-            (passes if one.status == PASSED else fails if is_target else others)[place[one.setting]] += 1
+            counter = passes if one.status == PASSED else fails if is_target else others
+            counter[place[one.setting]] += 1
         for one in outcomes:
             if not one.counts:
                 blocked[place[one.setting]] += 2 * GIVE_UP if one.status == MISSING else 1

@@ -111,7 +111,8 @@ def space(topic: str, name: str, answer: QueryAnswer, least: Space, step: str) -
     text = f"{name}{size(free)} free of {size(total)}"
     least_free, wanted, why = least
     if free < wanted * 1e9:
-        return (fault if free < least_free * 1e9 else warning)(topic, f"{text}; {why}", step)
+        result = fault if free < least_free * 1e9 else warning
+        return result(topic, f"{text}; {why}", step)
     return ok(topic, text)
 
 
