@@ -26,7 +26,7 @@ _ALLOWED = r"\[(?:[0-9;:]{0,64}m|0?K)"  # after an escape character
 _BEGUN = r"\x1b(?:\[[0-9;:]{0,64})?\Z"  # an allowed sequence whose end is still to come
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 # It begins with a set, for which `re` has a quick search: an alternation there takes five times as long.
-_CONTROL = re.compile(rf"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_BIDIRECTIONAL}]((?<=\x1b){_ALLOWED})?")
+_CONTROL = rf"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_BIDIRECTIONAL}]((?<=\x1b){_ALLOWED})?"
 _PLAIN = b"\t\n\r" + bytes(range(0x20, 0x7F))  # bytes that every escape leaves alone
 PROGRAM = "ci-tasks"
 _IN_JSON = rf"[\x7f-\x9f{_BIDIRECTIONAL}]"
@@ -34,7 +34,7 @@ _IN_JSON = rf"[\x7f-\x9f{_BIDIRECTIONAL}]"
 
 def escape(text: str) -> str:
     """`text` with control sequences as text."""
-    return _CONTROL.sub(_visible, text)
+    return re.sub(_CONTROL, _visible, text)
 
 
 def json_document(value: Any) -> str:
@@ -125,7 +125,7 @@ def terminal_of(stream: TextIO) -> TextIO:
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
 MASK = "***"
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
+_SECRET_NAME = r"(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY"
 # Secrets that are recognized by their form: a login or a query in an address, tokens of GitHub and Hugging Face.
 _FORMS = (
     r"(?<=://)[^/\s@]+(?=@)|(?<=\?)[^\s\"'?]*=[^\s\"']*|\bgh[pousr]_\w{16,}|\bgithub_pat_\w{16,}|\bhf_[A-Za-z0-9]{16,}"
@@ -148,13 +148,13 @@ def add_secret_variables(names: Iterable[str]) -> None:
 def secret_values() -> list[str]:
     """Added secrets, and values of variables with secret names, but not paths of files that hold one."""
     variables = os.environ.copy().items()
-    named = (value for name, value in variables if value[:1] not in ("", "/") and _SECRET_NAME.search(name))
+    named = (value for name, value in variables if value[:1] not in ("", "/") and re.search(_SECRET_NAME, name))
     return sorted({*_added_secrets, *named})
 
 
 def is_private(name: str, value: str) -> bool:
     """Whether a variable may be a secret, by its name or by its value."""
-    by_name = _SECRET_NAME.search(name) is not None or is_secret_name(name)
+    by_name = re.search(_SECRET_NAME, name) is not None or is_secret_name(name)
     is_hidden = MASK in value or "<secret " in value or masked(value) != value
     return by_name or is_hidden or re.search(_LOGIN, value) is not None
 

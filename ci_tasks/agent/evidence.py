@@ -173,10 +173,9 @@ def _merged(record: Type[T], text: str) -> Optional[T]:
                     values[name] += value
                 else:
                     values[name] = value
-    try:
+    with suppress(codec.RecordError):
         return codec.decode(record, values, where="evidence")
-    except codec.RecordError:
-        return None
+    return None
 
 
 def read_evidence(directory: str) -> RunEvidence:

@@ -365,7 +365,6 @@ def bus_id(text: str) -> str:
 
 
 def _seconds(when: Optional[str], zone: Optional[str]) -> Optional[float]:
-    try:
+    with suppress(ValueError):
         return datetime.strptime("%s%s" % (when, zone), "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except ValueError:
-        return None
+    return None

@@ -467,6 +467,8 @@ def end_and_clean(run_dir: str) -> List[str]:
     could not be removed."""
     paths = RunDir(run_dir)
     left, root = _end(paths)
+    if (status := rd.read_status_if_readable(paths)).kept is not None:
+        write_record(paths.status, replace(status, kept=None))
     forget(paths.workspace)
     return left + remove_tree(paths.workspace, *root)
 

@@ -23,10 +23,10 @@ import os
 import shutil
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import chain
-from typing import BinaryIO, Callable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import BinaryIO, Callable, Iterator, List, Sequence, Set, Tuple
 
 from . import processes
 from .containers import mounted_below, remove_own
@@ -203,15 +203,15 @@ def write_workspace(
     it, or a name for one. With `keep_files`, files that belong to no tree stay. Raises StoreError, OSError."""
     tree, git = parts[0].flat or parts[0].tree, Git(store, workspace, GIT_INDEX_FILE=index)
     remove(index + ".lock")
-    names = git.split("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)
-    if not keep_files:
-        make_plain(workspace, set(names), index)
-    git.run("read-tree", "--reset", "-u", tree)
-    now = os.lstat(index).st_mtime_ns
-    os.utime(index, ns=(now, now + _LATER_NS))
     # The proof is of files: the job's own git gets the objects, also of files that were there before.
     with git.started("rev-list", "--objects", "--quiet", *{tree, *(part.tree for part in parts)}, input=b""):
-        _prove(git, index + ".proof", tree, names if keep_files else None)
+        names = git.split("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)
+        if not keep_files:
+            make_plain(workspace, set(names), index)
+        git.run("read-tree", "--reset", "-u", tree)
+        now = os.lstat(index).st_mtime_ns
+        os.utime(index, ns=(now, now + _LATER_NS))
+        _prove(git, index + ".proof", names, tree, keep_files)
     for part in parts:
         if git.text("rev-parse", part.commit + "^{tree}") != part.tree:
             problem = "the commit %s does not have the tree %s" % (part.commit, part.tree)
@@ -227,22 +227,25 @@ def write_workspace(
                 raise StoreError("the tree %s names %s for %s, not %s" % words)
 
 
-def _prove(store: Git, index: str, tree: str, files: Optional[Sequence[bytes]]) -> None:
-    """Raises StoreError unless the workspace has the files of `tree`: these, or (default) nothing else. Then other
-    objects may help: MissingBase. `index` is a name for a new one."""
-    directories, workspace = None, store.directory
-    if files is None:
-        files, directories = _list(os.fsencode(workspace))
-    remove(index)
-    # git would compress large files, which it only has to hash.
-    git = Git(store.env["GIT_DIR"], workspace, "core.bigFileThreshold=1024g", GIT_INDEX_FILE=index)
-    names = b"".join(name + b"\0" for name in sorted(files))
-    git.run("update-index", "--add", "--remove", "--info-only", "-z", "--stdin", input=names)
-    # Each object of the tree was hashed when it came. `write-tree` would write all of them again, a file each.
-    differ = git.split("diff-index", "--cached", "-z", "--name-only", tree)
-    remove(index)
-    if differ or directories not in (None, _parents_of(files)):
-        raise (StoreError if directories is None else MissingBase)("%s is not the tree %s" % (workspace, tree))
+def _prove(store: Git, index: str, names: Sequence[bytes], tree: str, keep_files: bool) -> None:
+    """Raises StoreError unless the workspace has the files `names` of `tree`, and, without `keep_files`, nothing else.
+    Then other objects may help: MissingBase. `index` is the start of names for new ones."""
+    files, directories = (names, _parents_of(names)) if keep_files else _list(os.fsencode(store.directory))
+    ordered, differ = sorted(files), set(files) ^ set(names)
+    # git would compress large files, which it only has to hash. Two at once, since one hashes on one core.
+    hashing = partial(Git, store.env["GIT_DIR"], store.directory, "core.bigFileThreshold=1024g")
+    gits = [hashing(GIT_INDEX_FILE=index + end) for end in ("1", "2")]
+    add = "update-index", "--add", "--remove", "--info-only", "-z", "--stdin"
+    with ExitStack() as running:
+        for n, git in enumerate(gits):
+            remove(git.env["GIT_INDEX_FILE"])
+            running.enter_context(git.started(*add, input=b"".join(name + b"\0" for name in ordered[n::2])))
+    for n, git in enumerate(gits):
+        # Each object of the tree was hashed when it came. `write-tree` would write all of them again, a file each.
+        differ |= {*git.split("diff-index", "--cached", "-z", "--name-only", tree)} - {*ordered[1 - n :: 2]}
+        remove(git.env["GIT_INDEX_FILE"])
+    if differ or directories != _parents_of(names):
+        raise (StoreError if keep_files else MissingBase)("%s is not the tree %s" % (store.directory, tree))
 
 
 def _list(top: bytes) -> Tuple[List[bytes], Set[bytes]]:

@@ -273,7 +273,7 @@ def commits_between(source: Path, good: str, bad: str, *, first_parent: bool = F
     repository = open_repository(source)
     git, first, last = repository.git, resolve_rev(source, good), resolve_rev(source, bad)
     if first == last or git.text_or_none("merge-base", "--is-ancestor", first, last) is None:
-        message = f"--good {good} ({first:.12}) is not an ancestor of --bad {bad} ({last:.12})"
+        message = f"--good {good} ({first:.12}) is {'not an ancestor of ' * (first != last)}--bad {bad} ({last:.12})"
         base = git.text_or_none("merge-base", first, last) or "none"
         raise UsageError(message, hint=f"their merge base is {base:.12}{repository.shallow_hint}")
     mainline = ["--first-parent"] if first_parent else []

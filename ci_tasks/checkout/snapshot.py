@@ -300,29 +300,29 @@ def _listed(
     top, none = os.fsencode(os.path.realpath(source)) + b"/", str(store.path / "none")
     if repository:
         git = repository.git
-        tracked = git.split("ls-files", "-z", "-t", "--stage")
     else:
         git = CheckoutGit(store.path, source, f"core.excludesFile={user_excludes()}", GIT_INDEX_FILE=none)
-        tracked = []
-    others = git.split(*_OTHERS)
+    modules, names, absent = set[bytes](), set[bytes](), Entries()
+    with git.started(*_OTHERS, input=b"") as walking:
+        for line in git.split("ls-files", "-z", "-t", "--stage") if repository else ():
+            info, name = line.split(b"\t", 1)
+            tag, mode, oid, _ = info.split()
+            is_link = mode == b"160000"
+            if is_link and os.path.lexists(top + name + b"/.git"):
+                modules.add(name)
+            elif (is_link or tag == b"S") and _is_left_out(top + name, is_link):
+                absent[name] = (int(mode, 8), oid.decode())
+            elif is_link and os.path.isdir(top + name):  # not a repository any more
+                without_index = copy(git)
+                without_index.env = {**git.env, "GIT_INDEX_FILE": none}
+                names |= set(without_index.split(*_OTHERS, "--", f":(literal){os.fsdecode(name)}"))
+            else:
+                names.add(name)
+        others = walking.communicate()[0].split(b"\0")[:-1]
     if large:
         large(_large(source, others))
-    modules, absent = {name[:-1] for name in others if name.endswith(b"/")}, Entries()
-    names = {name for name in others if not name.endswith(b"/")}
-    for line in tracked:
-        info, name = line.split(b"\t", 1)
-        tag, mode, oid, _ = info.split()
-        is_link = mode == b"160000"
-        if is_link and os.path.lexists(top + name + b"/.git"):
-            modules.add(name)
-        elif _is_left_out(top + name, tag, is_link):
-            absent[name] = (int(mode, 8), oid.decode())
-        elif is_link and os.path.isdir(top + name):  # not a repository any more
-            without_index = copy(git)
-            without_index.env = {**git.env, "GIT_INDEX_FILE": none}
-            names |= set(without_index.split(*_OTHERS, "--", f":(literal){os.fsdecode(name)}"))
-        else:
-            names.add(name)
+    modules |= {name[:-1] for name in others if name.endswith(b"/")}
+    names |= {name for name in others if not name.endswith(b"/")}
     return _present(top, names), modules, absent
 
 
@@ -333,12 +333,14 @@ def _update_index(store: ObjectStore, source: Path, index: Path, files: Mapping[
     git = CheckoutGit(store.path, source, **env)
     index.with_name(f"{index.name}.lock").unlink(missing_ok=True)  # of a killed command: we have the store's lock
     written = index.stat().st_mtime_ns if index.exists() else 0
-    known = git.split("ls-files", "-z") if written else []
-    edit_index(git, dict.fromkeys(name for name in known if files.get(name, written) >= written))
+    known = set(git.split("ls-files", "-z")) if written else set()
+    read = {name for name in known if files.get(name, written) >= written}
+    edit_index(git, dict.fromkeys(read))
+    read = {*files} - known | {*files} & read | {*git.split("diff-files", "--name-only", "-z")}
     add = "update-index", "--add", "--remove"
     # git would compress large files, which it only has to hash.
     hashing = CheckoutGit(store.path, source, "core.bigFileThreshold=1024g", GIT_INDEX_FILE=str(index))
-    hashing.run(*add, "--info-only", "-z", "--stdin", input=b"".join(name + b"\0" for name in sorted(files)))
+    hashing.run(*add, "--info-only", "-z", "--stdin", input=b"".join(name + b"\0" for name in sorted(read)))
     entries = [line.split(b"\t", 1) for line in git.split("ls-files", "--stage", "-z")]
     wanted = b"".join(info.split()[1] + b"\n" for info, _ in entries)
     answers = store.reader.run("cat-file", "--batch-check", "--buffer", input=wanted).splitlines()
@@ -352,21 +354,21 @@ def _update_index(store: ObjectStore, source: Path, index: Path, files: Mapping[
 
 def _present(top: bytes, names: Collection[bytes]) -> dict[bytes, int]:
     """The ctime of each of the files and links that are there, below directories and not below links, in ns."""
-    directories = {os.path.dirname(top + name) for name in names}
-    plain, found = {each for each in directories if os.path.realpath(each) == each}, dict[bytes, int]()
-    for name in names:
+    above = {name: (top + name).rpartition(b"/")[0] for name in names}
+    plain, found = {each for each in set(above.values()) if os.path.realpath(each) == each}, dict[bytes, int]()
+    for name, directory in above.items():
         with suppress(FileNotFoundError, NotADirectoryError):
             info = os.lstat(top + name)
-            if os.path.dirname(top + name) in plain and (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
+            if directory in plain and stat.S_IFMT(info.st_mode) in (stat.S_IFREG, stat.S_IFLNK):
                 found[name] = info.st_ctime_ns
     return found
 
 
-def _is_left_out(path: bytes, tag: bytes, is_link: bool) -> bool:
-    """Whether a sparse checkout left the file out, or the submodule was never fetched: it stays as committed."""
+def _is_left_out(path: bytes, is_link: bool) -> bool:
+    """Whether a sparse checkout did leave the file out, or the submodule was never fetched: it stays as committed."""
     if is_link and os.path.isdir(path) and not os.path.islink(path):
         return not os.listdir(path)
-    if tag != b"S" or os.path.lexists(path):
+    if os.path.lexists(path):
         return False
     while not os.path.lexists(path):
         path = path.rpartition(b"/")[0]

@@ -61,11 +61,10 @@ def _print(records: Sequence[RunRecord] | Sequence[RowTally], lines: Sequence[st
 
 def _age(record: RunRecord, now: float) -> str:
     """How long ago a run started, or its command if it has not."""
-    try:
+    with suppress(ValueError, OverflowError, OSError):
         started = epoch_seconds(record.started_at)
         return lists.age(max(0.0, now - (store.started_at(record.id) if started is None else started)))
-    except (ValueError, OverflowError, OSError):
-        return "-"
+    return "-"
 
 
 def _without_rows(oldest: str) -> Iterator[RunRecord]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gc
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -175,18 +174,20 @@ class CommandLine:
 
     def end(self) -> None:
         if self.open is not None:
-            raise self._error(
-                f"{self.open[2]} needs a value", f"`{self.open[2]}=VALUE` takes any value, even one with dashes"
-            )
+            owner, field, flag = self.open
+            name = owner.options[field].metavar
+            raise self._error(f"{flag} needs {name}", f"`{flag}={name}` takes any value, even one with dashes")
 
     def _read_word(self, word: str) -> None:
         if field := self.current.next_positional():
             self.current.add(field, word)
         elif self.current is not self.program:
-            only = f"one label at a time; `--only {shlex.quote(word)}` selects rows by a part of their names"
+            only = "one label at a time; `--only TEXT` selects rows by a part of their names"
             raise self._error(f"unexpected argument {_quoted(word)}", only if "--only" in self.current.flags else "")
         elif self.program.values.get("help") is True:
             self.program.values["help"] = word
+        elif word == "help":
+            self._read_option("--help")
         elif (command := find(word)) is not None:
             self.current = ParsedCommand(word, options_of(options_class(registry.load(command.function))))
         else:

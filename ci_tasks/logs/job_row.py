@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from itertools import product
 from typing import Any
@@ -58,21 +59,19 @@ def row_candidates(workflow: Workflow, job: Job, rows: Iterable[Row], context: E
 
 
 def _candidate(workflow: Workflow, job: Job, row: Row, context: EventContext) -> RowCandidate:
-    try:
+    env = dict(row.env)
+    with suppress(WorkflowError):
         env = expanded.environment(workflow, job, row, context)
-    except WorkflowError:
-        env = dict(row.env)
     resolve = expanded.row_resolver(workflow, job, replace(row, env=env), context)
     scripts = tuple(_script(resolve, step.run, step.env, env) for step in job.steps if step.run is not None)
     return RowCandidate(row, _names(job, row, resolve), scripts, {name: _masked(value) for name, value in env.items()})
 
 
 def _script(resolve: Resolver, run: str, step_env: Mapping[str, Any], env: Mapping[str, str]) -> str:
-    try:
+    with suppress(WorkflowError):
         inner = resolve.with_env({**env, **resolve.strings(step_env)})
         return _masked(inner.text(run)).rstrip("\n")
-    except WorkflowError:
-        return ""
+    return ""
 
 
 def _masked(text: str) -> str:
@@ -83,14 +82,12 @@ def _names(job: Job, row: Row, resolve: Resolver) -> tuple[str, ...]:
     """GitHub's name of a matrix job: the job's name and the values that make up the row, unless the name has an
     expression of its own. It does not show what `include` adds to a combination."""
     if job.name and "${{" in job.name:
-        try:
+        with suppress(WorkflowError):
             return (resolve.text(job.name),)
-        except WorkflowError:
-            return ()
-    try:
+        return ()
+    matrix = job.matrix
+    with suppress(WorkflowError):
         matrix = resolve.value(job.matrix)
-    except WorkflowError:
-        matrix = job.matrix
     axes = dict(matrix) if isinstance(matrix, Mapping) else {}
     axes = {key: of for key, of in axes.items() if key not in ("include", "exclude")}
     is_combination = bool(axes) and all(
@@ -196,10 +193,9 @@ def shown_outputs(
     for job, log in product(workflow.jobs.values(), logs):
         needed = _needed(job) if not log.job_name or re.fullmatch(_shown_name(job), log.job_name) else ()
         event = replace(context, given=GivenValues(outputs=by_job({name: f"«{name}»" for name in needed})))
-        try:
+        listed = [expanded.blank_row(job)]  # whose output may be its matrix
+        with suppress(WorkflowError):
             listed = expanded.rows(workflow, job, event, describe) if needed else []
-        except WorkflowError:  # an output is its matrix
-            listed = [expanded.blank_row(job)]
         for template, text in (pair for row in listed for pair in _shown(workflow, job, row, event, log)):
             for name, value in zip(_OUTPUT.findall(template), _match(template, text) or (), strict=False):
                 found.setdefault(name, set()).add(value)

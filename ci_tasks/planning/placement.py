@@ -169,7 +169,9 @@ def python_problem(requirement: str, version: str) -> str:
         fits = SpecifierSet(requirement).contains(version, prereleases=True)
     except (InvalidSpecifier, ValueError):
         return ""
-    return "" if fits else f"Python {requirement}, as the checkout requires (found {version})"
+    return (
+        "" if fits else f"Python {requirement}, as the checkout requires (found {version}: `python3`, or ci-tasks' own)"
+    )
 
 
 # -- Slurm -------------------------------------------------------------------------------------------------------------

@@ -51,8 +51,9 @@ def batch_result(name: str, records: Sequence[RunRecord], directories: Mapping[s
     """The rows together, each by its last attempt, which tells of the others; `directories` are the runs', by id."""
     before = {attempt.id for record in records for attempt in record.earlier}
     records = [record for record in records if record.id not in before]
-    if any(record.status in (words.RUNNING, words.PLANNED) for record in records):
-        return BatchResult(name, words.RUNNING, None, tuple(records), directories)
+    if (going := {record.status for record in records}) & {words.RUNNING, words.PLANNED}:
+        status = words.PLANNED if going == {words.PLANNED} else words.RUNNING
+        return BatchResult(name, status, None, tuple(records), directories)
     status = overall(statuses(records))
     return BatchResult(name, status, EXIT_CODES[status], tuple(records), directories)
 

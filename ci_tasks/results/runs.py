@@ -158,10 +158,9 @@ def queue_seconds(events: Iterable[Event]) -> float | None:
 def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
     """The record of a run that never began: blocked, or cancelled while it waited; or that is not there any more."""
     os.makedirs(run.path, exist_ok=True)  # a job on this machine may take its directory away
-    try:
+    plan = RunDescription()
+    with suppress(OSError, ValueError):  # it may also have changed the plan
         plan = read_description(run)
-    except (OSError, ValueError):  # it may also have changed the plan
-        plan = RunDescription()
     return save_record(run, new_record(plan, Status(), Verdict(status, reason, NO_EVIDENCE)))
 
 
@@ -238,7 +237,6 @@ def _of_status(status: Status) -> Iterator[Deviation]:
 
 
 def iso_time(seconds: float | None) -> str | None:
-    try:
+    with suppress(OverflowError, ValueError, OSError):
         return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds") if seconds else None
-    except (OverflowError, ValueError, OSError):
-        return None  # no clock says so
+    return None  # no clock says so

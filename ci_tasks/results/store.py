@@ -145,10 +145,9 @@ def directories(path: Path) -> list[str]:
 
 def planned_at(batch: str) -> int:
     """When the first row of a batch was planned, in nanoseconds since 1970; 0 if that is not known."""
-    try:
+    with suppress(OSError):
         return os.stat(home() / "runs" / batch / "01" / "plan.json").st_mtime_ns
-    except OSError:
-        return 0
+    return 0
 
 
 def find(name: str) -> list[tuple[str, RunDir]]:

@@ -244,10 +244,8 @@ def _adopt(remote_run: RunSummary, spec: HostSpec, connection: ReconnectingConne
     if os.path.lexists(run.path):
         remote = read_remote(run)
         if remote is None or not remote.adopted or remote.directory != remote_run.dir:
-            raise Blocked(
-                f"host {spec.name} has a run {remote_run.id}, but another run with this id is here: {run.path}",
-                hint="`ci-tasks clean --days N` removes old runs from this machine",
-            )
+            message = f"host {spec.name} has a run {remote_run.id}, but another run with this id is here: {run.path}"
+            raise Blocked(message, hint="`ci-tasks clean --days N` removes old runs from this machine")
     if not os.path.exists(run.claims):
         claims = connection.request(Request("describe", remote_run.dir)).description
         write_location(run, spec, remote_run.dir, adopted=True)

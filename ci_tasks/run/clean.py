@@ -83,7 +83,8 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
             _print(cleaned[-1].lines)
         home = connection.hello().home
         if sizes := _answer(connection, _SIZES, home):
-            _print(["still there:", *(f"  {line}" for line in sizes)])
+            older = ", of which --days N removes old results" if is_here and days is None else ""
+            _print([f"still there{older}:", *(f"  {line}" for line in sizes)])
     for kept in end(spec.address):
         print(f"the connection to {kept.address} that process {kept.pid} kept: closed")
     return cleaned
@@ -215,7 +216,7 @@ def _cleaned_here(info: RunSummary, is_used: bool, days: float | None, everythin
     elif info.kept and not everything:
         return "kept for `shell`; --all removes it", ()
     elif info.state != "planned" and (
-        os.path.lexists(run.workspace) or not (status := read_status(run)).has_ended or status.left
+        info.kept or os.path.lexists(run.workspace) or not (status := read_status(run)).has_ended or status.left
     ):
         with suppress(OSError, UnreadableRun):
             load_record(run)  # so that a run whose runner was killed has its record

@@ -298,10 +298,8 @@ def resumable(label: str, checkout: str) -> BatchJournal:
         if len(records) < len(latest) or not all(record and record.status != CANCELLED for record in records):
             state = read_state_if_readable(journal.batch.path)
             if state is not None and state.is_active and state.owner != processes.identity():
-                raise UsageError(
-                    f"{name} still runs: process {state.pid} on {state.machine}",
-                    hint=f"`ci-tasks attach {name}` follows it, `ci-tasks cancel {name}` ends it",
-                )
+                message = f"{name} still runs: process {state.pid} on {state.machine}"
+                raise UsageError(message, hint=f"`ci-tasks attach {name}` follows it, `ci-tasks cancel {name}` ends it")
             return journal
     raise UsageError(
         f"no command of label {label} on this checkout is unfinished", hint="`ci-tasks runs` lists what ran"

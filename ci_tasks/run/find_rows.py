@@ -66,12 +66,12 @@ def list_jobs(
     for job in source.workflow.labelled:
         if label is not None and not matches_job(label, job.id):
             continue
-        if is_found and rows.missing_outputs(job, event):
-            listed += find_rows(source, label_of(job.id), event, base, run_needs=run_needs).rows
-            continue
         try:
-            listed += rows.rows(source.workflow, job, event, source.suite.describe)
-        except WorkflowError as error:
+            if is_found and rows.missing_outputs(job, event):
+                listed += find_rows(source, label_of(job.id), event, base, run_needs=run_needs).rows
+            else:
+                listed += rows.rows(source.workflow, job, event, source.suite.describe)
+        except CiTasksError as error:
             if label is not None:
                 raise
             listed.append(rows.refused_row(job, str(error).splitlines()[0]))  # it hides no others

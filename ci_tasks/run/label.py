@@ -44,7 +44,7 @@ from ci_tasks.run.events import (
 )
 from ci_tasks.run.execute import RowExecution, run_rows
 from ci_tasks.run.find_rows import find_rows, list_jobs, why_no_rows
-from ci_tasks.run.prepare import HostSession, PreparedBatch, RowPlanner, prepare
+from ci_tasks.run.prepare import HostSession, PreparedBatch, RowPlanner, prepare, print_override_warnings
 from ci_tasks.run.progress import open_view, print_results
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
@@ -84,6 +84,8 @@ def execute_label(
             f"--detach takes one host, but {request.host} has several",
             hint="without it, you may close the terminal at any time: `--resume` continues with all rows",
         )
+    if view is None:  # of a trial, each run would say it
+        print_override_warnings(config, source)
     journal = resumable(request.label, str(source.path)) if options.resume else None
     if journal:
         request = replace(request, rows=journal.asked.rows, only=None)
@@ -194,6 +196,7 @@ def plan(source: CheckoutSource, config: Config, request: RunRequest, *, makes_o
     if len(config.select_hosts(request.host)) > 1:
         why = "rows are assigned to hosts when GPUs are free"
         raise UsageError(f"plan takes one host, but {request.host} has several: {why}", hint="name one of them")
+    print_override_warnings(config, source)
     ready = prepare(source, config, request, open_executor, only_plans=True)
     ready.interrupts.restore()
     if not ready.rows:

@@ -90,7 +90,6 @@ def prepare(
     earlier command left. When it returns, ^C is deferred until the batch is closed. With `only_plans` the rows will not
     run."""
     specs = config.select_hosts(request.host)
-    print_override_warnings(config, source)
     _check_home_outside_checkout(source)
     if request.base:
         resolve_rev(source.path, request.base)  # of a label that needs none, too: it is a word of the user's
@@ -152,6 +151,8 @@ def _selected(rows: list[Row], request: RunRequest, source: CheckoutSource) -> l
         raise UsageError(f"--gpus {gpus}: the workflow says {says}", hint="run it without --gpus")
     if unknown := set(request.rows) - {row.row for row in rows}:
         raise UnknownName("row", min(unknown), [row.row for row in rows], where=f"label {request.label}")
+    if request.image and not any(row.image for row in rows):
+        raise UsageError(f"--image {request.image}: no row of {request.label} has a container", hint="leave it out")
     named = [row for row in rows if row.row in request.rows]
     rows, tests = named or select(rows, request.only, request.label), source.given.tests
     files = [test.partition("::")[0] for test in tests]
@@ -169,10 +170,8 @@ def _check_home_outside_checkout(source: CheckoutSource) -> None:
         return
     repository = find_repository(source.path)
     if repository is None or not repository.ignores(home / "runs"):
-        raise UsageError(
-            f"{store.HOME_ENV} is {home}, inside the checkout, where no command may write",
-            hint="choose a directory outside, or add this one to .gitignore",
-        )
+        message = f"{store.HOME_ENV} is {home}, inside the checkout, where no command may write"
+        raise UsageError(message, hint="choose a directory outside, or add this one to .gitignore")
 
 
 def _check_tests_exist(rows: Sequence[Row], code: Snapshot) -> None:

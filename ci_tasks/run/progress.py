@@ -170,8 +170,8 @@ class GrowingLog:
         self._offset, self._folds, self._script = 0, folds, b""
         self._filter = None if raw else LogFilter()
 
-    def copy(self) -> None:
-        """Copy what has come since the last call."""
+    def copy(self) -> bool:
+        """Copy what has come since the last call. Returns whether there is a log."""
         try:
             with open_file(self.path) as source:
                 source.seek(self._offset)
@@ -179,8 +179,9 @@ class GrowingLog:
                     self._write(self._filter.feed(chunk) if self._filter else chunk)
                     self._offset += len(chunk)
         except (FileNotFoundError, NotAFile):
-            return
+            return False
         sys.stdout.buffer.flush()
+        return True
 
     def close(self) -> None:
         """Copy what was held back."""

@@ -35,10 +35,8 @@ def repeat(
     """Run a label's rows until each has so many runs that count, or its answer is clear, and print it. ^C ends it with
     the result so far; an error is raised after that too."""
     if request.keep and not until_fail:
-        raise UsageError(
-            "--repeat and --keep cannot be combined: every failure would keep a container and a workspace",
-            hint="--until-fail keeps those of the first failure",
-        )
+        message = "--repeat and --keep cannot be combined: every failure would keep a container and a workspace"
+        raise UsageError(message, hint="--until-fail keeps those of the first failure")
     runs = times or _UNTIL_FAIL_LIMIT
     with pinned(source, request.base) as tree:
         checkout = tree.checkout

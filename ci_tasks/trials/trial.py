@@ -106,10 +106,8 @@ class Trial:
         self._file = open(self.path, "a+b")
         try:
             if try_lock(self._file.fileno()) is False:
-                raise UsageError(
-                    f"another command runs this {self.question}",
-                    hint="`ci-tasks runs` shows how far it is; start this one when it has ended",
-                )
+                message = f"another command runs this {self.question}"
+                raise UsageError(message, hint="`ci-tasks runs` shows how far it is; start this one when it has ended")
             self._read()
         except BaseException:
             self._file.close()

@@ -17,8 +17,8 @@ from ci_tasks.agent.quick_dataclass import dataclass
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | Unknown | None"
 
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?infinity", re.IGNORECASE)
-_RADIX = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
+_DECIMAL = r"(?i)[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?infinity"
+_RADIX = r"0x[0-9a-fA-F]+|0o[0-7]+"
 # bool comes first, since Python's True is an int as well.
 _KINDS = ((bool, "Boolean"), (int, "Number"), (float, "Number"), (str, "String"), (list, "Array"), (dict, "Object"))
 
@@ -124,10 +124,10 @@ def as_number(value: float) -> int | float:
 def parse_number(text: str) -> float:
     """The number a string stands for: '' is 0, what is no number is NaN."""
     text = text.strip()
-    if _RADIX.fullmatch(text):
+    if re.fullmatch(_RADIX, text):
         number = int(text, 0)
         return float(number) if number.bit_length() <= 1024 - 1 else math.inf
-    return float(text or 0) if not text or _DECIMAL.fullmatch(text) else math.nan
+    return float(text or 0) if not text or re.fullmatch(_DECIMAL, text) else math.nan
 
 
 def to_number(value: Value) -> float:

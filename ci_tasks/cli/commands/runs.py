@@ -74,7 +74,8 @@ def logs(options: LogsOptions) -> int:
 
     id, run = find_one(options.run)
     with closing(GrowingLog(run.log, raw=options.raw)) as log:
-        log.copy()
+        if not log.copy() and not options.follow:
+            raise UsageError(f"{id} has no log: it has not begun", hint=f"`ci-tasks report {id}` says how it is")
         if options.follow:
             from ci_tasks.run.attach import follow_log
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +119,9 @@ def _past_jobs(client: GitHubClient, file: str, repository: str, own: int = 0) -
 def _signature(url: str) -> str:
     """The failure in the log of the job at `url`, "" if its log is gone; kept for the next command."""
     path = Path(resources.home(), "ci-history.json")
-    try:
-        known = json.loads(path.read_text())
-    except (OSError, ValueError):
-        known = {}
-    known = known if isinstance(known, dict) else {}
+    known = dict[str, str]()
+    with suppress(OSError, ValueError, TypeError):
+        known = {**json.loads(path.read_text())}
     if url not in known:
         try:
             known[url] = from_url(url, only_one=True)[0].triage.signature

@@ -8,11 +8,11 @@ Whether a difference is more than scatter is not decided here: one run of a side
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from ci_tasks.agent.codec import RecordError
 from ci_tasks.agent.files import open_file
@@ -53,10 +53,9 @@ class RunSide:
     @property
     def logged(self) -> Values:
         """What the log prints of results, by rank; nothing if there is no log. Raises OSError."""
-        if not os.path.exists(self.log):
-            return {}
-        with open_file(self.log) as lines:
+        with suppress(FileNotFoundError), open_file(self.log) as lines:
             return read_values(lines, metric_formats())
+        return {}
 
     def inputs(self) -> dict[str, Mapping[str, str]]:
         """What was seen of each axis, by name."""
@@ -110,10 +109,9 @@ def last_passed(run: RunSide) -> RunSide:
 
 
 def _side(run: RunDir) -> RunSide:
-    try:
-        plan = read_plan(run) if os.path.exists(run.plan) else None
-    except (OSError, RecordError):
-        plan = None
+    plan = None
+    with suppress(OSError, RecordError):
+        plan = read_plan(run)
     return RunSide(load_record(run), plan, run.log)
 
 

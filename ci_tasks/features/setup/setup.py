@@ -52,7 +52,7 @@ _COSTS = {
 class SetupOptions:
     repo: str | None = REPO.field()
     workflow: str | None = WORKFLOW.field()
-    label: str | None = text("the label to try (default: the label with the most rows without GPUs)", "LABEL").field()
+    label: str | None = text("the label to try (default: one without GPUs that needs few other jobs)", "LABEL").field()
     rows: int = number("number of rows to run", "rows", default=5).field()
     index: str | None = text("a package index to use instead of CI's, such as a mirror", "URL").field()
     yes: bool = switch("install, and write to ~/.config/ci-tasks/hosts.yaml, without asking").field()
@@ -102,7 +102,7 @@ def set_up(options: SetupOptions) -> SetupResult:
     try:
         wanted = wanted_python(source.workflow, job, rows[0], event_context(source), all_overrides)
     except UnknownValueError as error:
-        hint = "--label LABEL tries another label; `ci-tasks run` takes values"
+        hint = f"`ci-tasks run {shlex.quote(label)}` takes them: {error.hint}; or --label: {', '.join(labels)}"
         raise UnknownValueError(error.message, hint=hint) from None
     with closing(LocalExecutor(config.host("local"))) as executor:
         path, version = executor.find_python(wanted)
@@ -142,14 +142,15 @@ def _agrees(options: SetupOptions) -> bool:
 
 
 def cpu_labels(source: CheckoutSource, by_label: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Labels without GPUs and containers that install something; the one with the most rows first."""
+    """Labels without GPUs and containers that install something: those first that need the fewest other jobs, which
+    may use what these leave, and of them the one with the most rows."""
+    jobs = source.workflow.jobs
     labels = [
         label
         for label, rows in by_label.items()
-        if not any(row.gpus != 0 or row.image or row.dynamic for row in rows)
-        and install_commands(source.workflow.jobs[rows[0].job])
+        if not any(row.gpus != 0 or row.image or row.dynamic for row in rows) and install_commands(jobs[rows[0].job])
     ]
-    return sorted(labels, key=lambda label: -len(by_label[label]))
+    return sorted(labels, key=lambda label: (len(jobs[by_label[label][0].job].needs), -len(by_label[label])))
 
 
 def _chosen(label: str | None, labels: Sequence[str], source: CheckoutSource) -> str:

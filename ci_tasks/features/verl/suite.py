@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ci_tasks.logs.lines import visible
 from ci_tasks.registry import MetricFormat
 from ci_tasks.workflow.model import Container, Job, Step, Workflow
 from ci_tasks.workflow.suite import Suite
@@ -62,6 +61,8 @@ def values(pairs: str) -> dict[str, float | None]:
 
 def read(line: bytes) -> tuple[int, dict[str, float]] | None:
     """The step and its metrics; None for another line."""
+    from ci_tasks.logs.lines import visible  # `nox -l` loads every suite, and reads no log
+
     match = STEP.search(of_actor(visible(line, LONGEST))[1])
     if match is None:
         return None

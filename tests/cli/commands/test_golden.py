@@ -21,7 +21,7 @@ SESSIONS = HERE / "sessions"
 # What is another one on each machine, or each time.
 OTHERS = [
     (r'^ *\{\s*"what": "(?:Python|shell variables)",[^}]*\},?\n', ""),
-    (r"^ *shell variables:.*\n|^.*(?:\bPython\b|set in the sh|^ +[\d.]+[KMG]?\t).*\n", ""),
+    (r"^ *shell variables:.*\n(?: {8,}.*\n)*|^.*(?:\bPython\b|set in the sh|^ +[\d.]+[KMG]?\t).*\n", ""),
     (r"\b\d{8}-\d{6}-([a-z]+(?:-[a-z]+)*)(?:-\d)?\b", r"RUN-\1"),
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::[\d.]+(?:\+\d\d:\d\d|Z)?)?|\b\d\d:\d\d:\d\d(?:\.\d+)?", "WHEN"),
     (r"(?<![\w.])(?:\d+ (?:min|h) )?\d+(?:\.\d+)? (?:s|ms|min|h)\b", "N s"),

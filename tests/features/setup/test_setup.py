@@ -77,13 +77,13 @@ def test_only_a_person_at_a_terminal_is_asked(
 
 def test_a_label_is_tried_here_if_it_installs_something_and_needs_no_gpu_and_no_container(tmp_path: Path) -> None:
     jobs = {"cpu": "runs-on: ubuntu-latest", "gpus": "runs-on: 8-gpu-h200"}
-    jobs["boxed"] = f"{jobs['cpu']}, container: {{image: 'a/b:1'}}"
+    jobs |= {"boxed": f"{jobs['cpu']}, container: {{image: 'a/b:1'}}", "after": f"{jobs['cpu']}, needs: [cpu, gpus]"}
     lines = [f"  {name}: {{{words}, steps: [{{run: pip install x}}]}}" for name, words in jobs.items()]
     lines.append("  bare: {runs-on: ubuntu-latest, steps: [{run: pytest}]}")
     workflow = "on: push\njobs:\n" + "\n".join(lines)
     source = open_source(str(repository(tmp_path, {".github/workflows/ci.yml": workflow})))
-    by_label = {row.label: [row] for row in list_jobs(source)}
-    assert cpu_labels(source, by_label) == ["cpu"]
+    by_label = {row.label: [row] * (1 + len(row.label)) for row in list_jobs(source)}
+    assert cpu_labels(source, by_label) == ["cpu", "after"]
 
 
 def test_a_label_that_needs_values_points_to_other_labels(tmp_path: Path) -> None:
@@ -92,4 +92,4 @@ def test_a_label_that_needs_values_points_to_other_labels(tmp_path: Path) -> Non
     repository(tmp_path, {".github/workflows/ci.yml": workflow})
     with pytest.raises(UnknownValueError) as caught:
         set_up(SetupOptions(repo=str(tmp_path), yes=True))
-    assert caught.value.hint.startswith("--label LABEL tries another label")
+    assert caught.value.hint == "`ci-tasks run a` takes them: give --var PYTHON=VALUE; or --label: a"
