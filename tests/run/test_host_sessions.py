@@ -39,9 +39,7 @@ def test_no_row_goes_to_a_host_whose_python_the_checkout_excludes(played: Make) 
     done = world.execute_label()
     assert [record.status for record in done.runs] == ["passed", "passed", "blocked"]
     assert world.hosts["old"].began == []
-    assert (
-        "old: Python >=3.10, as the checkout requires (found 3.9.2: `python3`, or ci-tasks' own)" in done.runs[2].reason
-    )
+    assert "old: Python >=3.10, as the checkout requires (found 3.9.2: `python3`, or ci" in done.runs[2].reason
 
 
 def test_a_host_whose_install_steps_fail_leaves_its_rows_to_the_others(played: Make) -> None:
