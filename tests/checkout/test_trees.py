@@ -409,11 +409,15 @@ def tree(repo: Path, store: Path, text: str) -> str:
 
 def test_what_was_recorded_long_ago_goes_and_comes_back_where_it_is_needed(repo: Path, store: Path) -> None:
     old = tree(repo, store, "kept here\n")
+    packs = [store / f"recorded/pack/{name}.pack" for name in ("old", "young")]
+    packs[0].touch()
     for path in store.rglob("*"):
         os.utime(path, (time.time() - 91 * DAY,) * 2)
     young = tree(repo, store, "young\n")
+    packs[1].touch()
     snapshots.prune_store(store)
     assert [name in objects(store) for name in (old, young)] == [False, True]
+    assert [pack.exists() for pack in packs] == [False, True]
     assert tree(repo, store, "kept here\n") == old and old in objects(store)
 
 

@@ -53,12 +53,14 @@ class Hub(Serving):
         if token and parts[0] == "api" and self.tokens and token not in self.tokens:
             return Answer(401, {"error": "Invalid credentials"})
         if parts[0] == "api":
-            return self._api(parts[1].removesuffix("s"), "/".join(parts[2:4]), parts[4:], token)
+            return self._api(
+                parts[1].removesuffix("s"), "/".join(parts[2:4]), parts[4:], token, "blobs" in request.query
+            )
         at = parts.index("resolve")
         repo = self.repos["dataset" if parts[0] == "datasets" else "model", "/".join(parts[at - 2 : at])]
         return self._file(request, repo, "/".join(parts[at + 2 :]), token)
 
-    def _api(self, kind: str, id: str, rest: list[str], token: str) -> Answer:
+    def _api(self, kind: str, id: str, rest: list[str], token: str, sizes: bool) -> Answer:
         repo = self.repos.get((kind, id))
         if repo is None or (repo.private and not self._may(repo, token)):
             return _error(404 if token else 401, "RepoNotFound")
@@ -66,7 +68,7 @@ class Hub(Serving):
             return Answer(body={}) if self._may(repo, token) else self._closed(token)
         if rest[:1] == ["tree"]:
             return Answer(body=[_entry(path, content) for path, content in repo.files.items()])
-        siblings = [{"rfilename": path, "size": len(text)} for path, text in repo.files.items()]
+        siblings = [{"rfilename": path, "size": len(text) if sizes else None} for path, text in repo.files.items()]
         access = {"private": repo.private, "gated": repo.gated or False, "disabled": False}
         counts = {"_id": "1", "downloads": 0, "likes": 0, "tags": []}
         about = {"id": repo.id, "modelId": repo.id, "sha": repo.sha}
