@@ -68,7 +68,9 @@ def list_jobs(
             continue
         try:
             if is_found and rows.missing_outputs(job, event):
-                listed += find_rows(source, label_of(job.id), event, base, run_needs=run_needs).rows
+                found = find_rows(source, label_of(job.id), event, base, run_needs=run_needs)
+                listed += found.rows
+                event = replace(event, outputs=found.context.outputs, artifacts=found.context.artifacts)
             else:
                 listed += rows.rows(source.workflow, job, event, source.suite.describe)
         except CiTasksError as error:
