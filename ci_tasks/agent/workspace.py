@@ -6,7 +6,7 @@ emptied, and the client sends everything again.
 
 A workspace has an index outside of it. Whatever was done to a file since that index was written has changed the file's
 ctime, which no process can set: such a file is removed before git looks, and so is what is not of the tree, each `.git`
-included. git writes what is missing. The proof believes none of this: every file is hashed into a new index, which must
+included. git writes what is missing. The proof believes none of this: every file is hashed into new indexes, which must
 not differ from the tree that was asked for. Of a workspace that is kept for a retry, only the tree's own files are.
 
 The workspace HOME/runs/…/workspace of a run has a slot in HOME/workspaces, which no job is given: there is the index of

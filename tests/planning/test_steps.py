@@ -180,6 +180,15 @@ def test_upload_artifact_keeps_files_below_what_its_paths_have_in_common(
     assert (found if done.returncode == 0 else [f"exit {done.returncode}"]) == kept
 
 
+@pytest.mark.parametrize(("action", "inputs", "script"), CASES["what stands for an action is this script"])
+def test_what_stands_for_an_action_is_this_script(action: str, inputs: str, script: str | None) -> None:
+    step = f"- uses: {action}\n  with: {inputs}\n- run: x\n"
+    if script is None:
+        assert "builds and pushes an image, or has inputs with no equivalent here" in refused(step).message
+    else:
+        assert plan(step).steps[0].text == f"{script}\n"
+
+
 def test_what_stands_for_an_action_is_no_last_step_that_rows_do_not_share() -> None:
     upload = "- {uses: actions/upload-artifact@v4, if: always(), with: {path: x}}\n"
     shared, rest = plan(f"- run: install\n- run: pytest\n{upload}").split()

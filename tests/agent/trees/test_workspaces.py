@@ -94,6 +94,14 @@ def test_only_what_changed_is_written(host: Host) -> None:
     assert host.idle == []
 
 
+def test_one_of_no_run_has_nothing_beside_it(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = host.send()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = os.listdir(tmp_path)
+    workspace.check_out(str(host.store.path), [part], str(tmp_path / "new"), lambda part, git_dir: None)
+    assert sorted(os.listdir(tmp_path)) == sorted([*before, "new"])
+
+
 def _resting(path: Path, change: Callable[[], object]) -> None:
     """With the times that it had."""
     info = path.stat()
