@@ -10,7 +10,7 @@ import importlib
 import os
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ci_tasks.workflow.suite import Suite
 
 
-class Command(NamedTuple):
+@dataclass(frozen=True)
+class Command:
     """A command. `heading` is its group in help; `function` refers to a function whose one argument is the options (see
     ci_tasks.cli.options). `json` are the records that --json prints, "module:Record" or "module:Record[]" for a list,
     more than one if an option decides; `exit_codes` refers to a mapping from words to the codes of its own."""
@@ -32,7 +33,8 @@ class Command(NamedTuple):
     exit_codes: str = ""
 
 
-class Session(NamedTuple):
+@dataclass(frozen=True)
+class Session:
     """A nox session that runs `command_line` of the program, followed by nox's posargs."""
 
     name: str
