@@ -376,6 +376,5 @@ def _check_keys(body: Map, valid: Iterable[str], where: str) -> None:
         if key not in valid:
             is_of_ssh = key in ("user", "port")
             message = f"{where}unknown key {key!r}{'' if is_of_ssh else did_you_mean(key, valid)}"
-            raise ConfigError(
-                message, file=body.lines[key], hint=_OF_SSH if is_of_ssh else f"valid: {', '.join(valid)}"
-            )
+            hint = _OF_SSH if is_of_ssh else f"valid: {', '.join(valid)}"
+            raise ConfigError(message, file=body.lines[key], hint=hint)

@@ -24,7 +24,7 @@ class GivenValues:
     """What a person says of what only GitHub knows. `outputs` is by job; `event` is a payload or a part of one.
     `sources` says where each comes from, by its name in expressions, such as `vars.REGISTRY`.
     `overlays` are working trees beside the checkout. `gpus` is the count of rows for which the workflow says none.
-    `tests` are the only ones that rows run, as pytest names them: `FILE::NAME`.
+    `tests` are the only ones that rows run, as pytest names them: `FILE` or `FILE::NAME`.
     `outputs_from` is the log or the URL of a job in CI that used outputs of other jobs.
     `workflow_dirs` has checkouts of other repositories, by OWNER/REPO, for the workflows of theirs that are called."""
 

@@ -60,7 +60,8 @@ class SharedEnvironment:
     @property
     def is_used(self) -> bool:
         """Whether a venv over it exists."""
-        return any(os.path.exists(os.path.join(self._users, name)) for name in os.listdir(self._users))
+        names = os.listdir(self._users) if os.path.isdir(self._users) else ()  # half of it was removed
+        return any(os.path.exists(os.path.join(self._users, name)) for name in names)
 
     def add_user(self, venv: str) -> None:
         """It stays as long as the venv exists."""

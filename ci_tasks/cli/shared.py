@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ci_tasks.run.checkout_source import CheckoutSource
     from ci_tasks.run.events import EventStream
 
-_TEST = re.compile(r"[\w./-]+\.py(::[\w\[\].:/+-]+)+")  # what pytest's -k can read
+_TEST = re.compile(r"[\w./-]+\.py(::[\w\[\].:/+-]+)*")  # what pytest's -k can read
 _VALUE = re.compile(r"[^=]+=.*", re.DOTALL)
 _OUTPUT_VALUE = re.compile(r"[^.=]+\.[^=]+=.*", re.DOTALL)
 _OVERLAY = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*=.*\S.*", re.DOTALL)
@@ -79,7 +79,9 @@ class OverlayOptions(GivenOptions):
 class RowOptions(OverlayOptions):
     """Options of every command that runs rows."""
 
-    test: tuple[str, ...] = repeatable("run only this test of rows that run pytest", "FILE::NAME", nox=True).field()
+    test: tuple[str, ...] = repeatable(
+        "run only this file or test of rows that run pytest", "FILE[::NAME]", nox=True
+    ).field()
     give_up: int = number(_GIVE_UP, "minutes", default=60, metavar="MINUTES", nox=True).field()
 
 
@@ -119,7 +121,7 @@ def _given(options: GivenOptions) -> GivenValues:
     for test in tests:
         if not _TEST.fullmatch(test):
             example = "for example --test tests/test_a.py::test_b"
-            raise UsageError(f"--test takes FILE::NAME, not {test!r}", hint=example)
+            raise UsageError(f"--test takes FILE or FILE::NAME, not {test!r}", hint=example)
     trees = _directories("--with", options.with_, _OVERLAY, "NAME=DIR", _IMPORTED)
     return replace(given, overlays=tuple(map(OverlaySource, trees, trees.values())), gpus=options.gpus, tests=tests)
 

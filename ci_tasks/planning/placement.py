@@ -169,9 +169,8 @@ def python_problem(requirement: str, version: str) -> str:
         fits = SpecifierSet(requirement).contains(version, prereleases=True)
     except (InvalidSpecifier, ValueError):
         return ""
-    return (
-        "" if fits else f"Python {requirement}, as the checkout requires (found {version}: `python3`, or ci-tasks' own)"
-    )
+    needs = f"Python {requirement}, as the checkout requires"
+    return "" if fits else f"{needs} (found {version}: `python3`, or ci-tasks' own)"
 
 
 # -- Slurm -------------------------------------------------------------------------------------------------------------

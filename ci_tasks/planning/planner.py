@@ -296,11 +296,9 @@ def with_overlays(
 ) -> records.ProbeRules:
     """The probe puts the overlays before what is installed. Raises Blocked if no interpreter gets it."""
     if probe is None:
-        raise Blocked(
-            f"row {row.row} on host {host.name} (runtime {host.runtime}) has no interpreter of its own, so --with"
-            " cannot lay a working tree over its packages",
-            hint="overlays work in docker and podman containers and in a row's venv",
-        )
+        where = f"row {row.row} on host {host.name} (runtime {host.runtime})"
+        message = f"{where} has no interpreter of its own, so --with cannot lay a working tree over its packages"
+        raise Blocked(message, hint="overlays work in docker and podman containers and in a row's venv")
     overlays = tuple(
         records.ProbeOverlay(f"{workspace}/{overlay.directory}", overlay.modules, f"{workspace}/{records.OVERLAYS}")
         for overlay in checkout.overlays

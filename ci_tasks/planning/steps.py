@@ -33,7 +33,7 @@ _SHELLS = {
     "python": ("python", "{0}"),
 }
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_ALMOST = 0.75  # how alike two names are if one is misspelt
+_ALMOST = 0.9  # how alike two names are if one is misspelt
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ _MOST_REASONS = 4  # why something could not be had
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 
 
-def triage(found: Triage, source: str, takes_gpus: bool = False) -> str:
+def triage(found: Triage, source: str, more: str = "") -> str:
     """A triage of the log `source`: verdict, cause, line, context, next command."""
-    command = next_command(found, _visible(source, _NAME), takes_gpus)
+    command = next_command(found, _visible(source, _NAME), more)
     head = [f"verdict: {VERDICTS.get(found.verdict, found.verdict)}"]
     quoted = [f"failed job {name}: {how}" for name, how in [*found.jobs.items()][:_MOST_ROWS]]
     if found.verdict not in (PASSED, UNKNOWN):

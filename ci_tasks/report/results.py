@@ -318,10 +318,8 @@ def _run_again(records: Sequence[RunRecord]) -> NextStep:
     rows = list(dict.fromkeys(record.row for record in records if record.label == label))
     if len(rows) > _MOST_NAMED or any("," in row for row in rows):
         return NextStep(f"{command} --last-failed", "Run again the rows that did not pass in the label's last run.")
-    return NextStep(
-        f"{command} --only {shlex.quote(','.join(rows))} --keep",
-        "Run it again, and keep its container and workspace for `shell` and `retry`.",
-    )
+    command += f" --only {shlex.quote(','.join(rows))} --keep"
+    return NextStep(command, "Run it again, and keep its container and workspace for `shell` and `retry`.")
 
 
 def advice_without_gpu_host(records: Sequence[RunRecord], config: Config) -> list[str]:

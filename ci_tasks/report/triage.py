@@ -29,9 +29,9 @@ _CI_PREFIX = re.compile(
 )
 
 
-def describe(triage: Triage, width: int | None = None, source: str = "", takes_gpus: bool = False) -> list[str]:
+def describe(triage: Triage, width: int | None = None, source: str = "", more: str = "") -> list[str]:
     """The lines of `triage`; in a terminal they wrap. With the `source`, the log's file or URL, the next command is the
-    last; it names a host if the job `takes_gpus`."""
+    last, with `more` options."""
     facts: list[tuple[str, str]] = []
     if triage.verdict not in (PASSED, UNKNOWN):
         where = f"line {triage.line_no}" if triage.line_no else "no line"
@@ -51,7 +51,7 @@ def describe(triage: Triage, width: int | None = None, source: str = "", takes_g
         ]
     facts += [("job:", f"{name}: {_cut(how)}") for name, how in triage.jobs.items()]
     body = Table([(f"{name:<10}", text) for name, text in facts]).text(width)
-    command = next_command(triage, source, takes_gpus) if source else ""
+    command = next_command(triage, source, more) if source else ""
     follows = [f"next: {printable(command)}"] if command else []
     around = numbered_context(triage) if facts else []
     context = ["", *(part for each in around for part in _numbered(*each, triage.line_no, width))] if around[1:] else []
@@ -70,11 +70,11 @@ def tests_sentence(triage: Triage) -> str:
     return f"{count} test{'s' * (count > 1)} failed: {shown}{', …' if count > _MOST_TESTS else ''}"
 
 
-def next_command(triage: Triage, source: str, takes_gpus: bool = False) -> str:
+def next_command(triage: Triage, source: str, more: str = "") -> str:
     """What to do about it; "" if nothing is known to have failed. `source` is the log's file or URL, `-` what was
-    piped in. A job that `takes_gpus` needs a host. Of few tests that failed, it runs those alone."""
+    piped in, `more` are further options. Of few tests that failed, it runs those alone."""
     option = "--url" if source.startswith("https://") else "--log"
-    log = f"{'FILE' if source == '-' else shlex.quote(source)}{' --host HOST' * takes_gpus}"
+    log = f"{'FILE' if source == '-' else shlex.quote(source)}{more}"
     tests = [test.partition(" (")[0].partition("[")[0] for test in triage.tests if ".py::" in test]
     only = "".join(f" --test {shlex.quote(test)}" for test in tests) if len(triage.tests) <= _FEW_TESTS else ""
     first, *others = [name for names in triage.jobs for name in re.split(r", (?![^(]*\))", names)] or [""]

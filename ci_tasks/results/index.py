@@ -26,10 +26,9 @@ from ci_tasks.results import store
 try:
     import sqlite3
 except ImportError as error:
-    raise Blocked(
-        "this Python was built without SQLite, so there is no history of runs",
-        hint="rebuild it with SQLite's header files (Debian: libsqlite3-dev), or use the system's Python",
-    ) from error
+    message = "this Python was built without SQLite, so there is no history of runs"
+    hint = "rebuild it with SQLite's header files (Debian: libsqlite3-dev), or use the system's Python"
+    raise Blocked(message, hint=hint) from error
 
 VERSION = 6  # `PRAGMA user_version`; to be raised with every change of the tables
 _TABLES = (

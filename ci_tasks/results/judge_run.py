@@ -67,6 +67,8 @@ def judge_run(run: RunDir) -> RunRecord:
         triage=triage if verdict.status != PASSED else None,
         deviations=(*record.deviations, *_of_install_steps(events), *_withheld(run)),
     )
+    hints = [f"{each.what} are {each.here}: {each.why}" for each in record.deviations if each.what == "submodules"]
+    record = replace(record, reason="; ".join([record.reason, *hints * (record.cause == "file_not_found")]))
     record = _with_evidence(record, run, plan, calls)
     if status.end == "timeout" or status.stalled:
         record = _with_hang(record, run)

@@ -115,7 +115,9 @@ def judge(
 
 
 def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | None, containers: bool) -> Verdict:
-    if triage is not None and _environment(triage, containers) and not _failed_otherwise(evidence, triage):
+    # Without a container, a program that is not there (127 of a shell) is one that CI's machine has.
+    lacks = ended.exit_code == 127 and not containers and evidence.kind in _NO_TEST
+    if triage and (_environment(triage, containers) or lacks) and not _failed_otherwise(evidence, triage):
         return Verdict(BLOCKED, triage.text, evidence, triage.line_no)
     if ended.exit_code == _NO_TESTS_CODE and evidence.kind in ("junit", "pytest") and not evidence.tests:
         return _at_last_line(FAILED, "pytest found no test to run (--test may name none)", evidence, log)

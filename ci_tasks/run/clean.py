@@ -72,9 +72,8 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         for run in _clean_here(connection, days, everything) if is_here else _clean_there(connection, old, everything):
             _print(run.lines)
             cleaned.append(run)
-        if not cleaned:
-            print("nothing to remove")
-        pruned = connection.request(Request("prune", days=old, all_environments=everything))
+        print("nothing to remove; " * (not cleaned) + "now packages and objects that no run uses", flush=True)
+        pruned = connection.request(Request("prune", days=OLD_DAYS, all_environments=everything))
         _print([*pruned.lines, *(f"  left: {each}" for each in pruned.left)])
         cleaned += [CleanedRun("packages that runs share", pruned.left)] if pruned.left else []
         runs = connection.request(Request("runs")).runs
@@ -83,8 +82,8 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
             _print(cleaned[-1].lines)
         home = connection.hello().home
         if sizes := _answer(connection, _SIZES, home):
-            older = ", of which --days N removes old results" if is_here and days is None else ""
-            _print([f"still there{older}:", *(f"  {line}" for line in sizes)])
+            older = "; --days N removes old results, --all what runs share" if is_here and not everything else ""
+            _print([f"still there, in {home}{older}:", *(f"  {line}" for line in sizes)])
     for kept in end(spec.address):
         print(f"the connection to {kept.address} that process {kept.pid} kept: closed")
     return cleaned

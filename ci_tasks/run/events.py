@@ -301,9 +301,8 @@ def resumable(label: str, checkout: str) -> BatchJournal:
                 message = f"{name} still runs: process {state.pid} on {state.machine}"
                 raise UsageError(message, hint=f"`ci-tasks attach {name}` follows it, `ci-tasks cancel {name}` ends it")
             return journal
-    raise UsageError(
-        f"no command of label {label} on this checkout is unfinished", hint="`ci-tasks runs` lists what ran"
-    )
+    message = f"no command of label {label} on this checkout is unfinished"
+    raise UsageError(message, hint="`ci-tasks runs` lists what ran")
 
 
 def read_journal(batch: Batch) -> BatchJournal | None:

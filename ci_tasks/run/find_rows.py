@@ -11,16 +11,16 @@ import os
 import re
 import sys
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import BASE, default_base, find_commit, open_repository, resolve_rev
-from ci_tasks.errors import CiTasksError, WorkflowError, counted
+from ci_tasks.errors import CheckoutError, CiTasksError, WorkflowError, counted, some
 from ci_tasks.given_values import GivenValues
 from ci_tasks.planning.steps import overridden
 from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_checkout, read_source, workflow_files
@@ -32,6 +32,7 @@ from ci_tasks.workflow.suite import label_of, matches_job
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Checkout, Deviation
+    from ci_tasks.workflow.suite import ChangedTests
 
 _LARGEST_ARTIFACT = 2 << 20  # bytes in base64, which are part of run.sh
 _DOCKER = re.compile(r"^\s*(?:sudo\s+)?docker\s", re.MULTILINE)
@@ -98,19 +99,20 @@ def find_rows(
 ) -> JobRows:
     """The rows of `label`. Jobs whose outputs decide them are run here, unless `run_needs` is off: then it is an error,
     but of changed tests, for which CI's rule is read. Raises UnknownName, WorkflowError, CheckoutError."""
-    is_changed = source.suite.is_changed(label)
+    changed = source.suite.changed if source.suite.is_changed(label) else None
     job = job_of(source.workflow, label)
     here = overridden(job, source.suite_overrides)
     needed = rows.needed_outputs(source.workflow, here, event) if run_needs else {}
     missing = {id: names for id, names in needed.items() if _runs_here(source, id)} or rows.missing_outputs(job, event)
     if not missing:
         return JobRows(job, _rows(source, job, event), event)
-    if not run_needs and not is_changed:
+    if not run_needs and not changed:
         raise _undecided(source, job, event)
     with _clone(source, base) as (workspace, checkout):
         event = replace(event, base_sha=find_commit(workspace, BASE) or "")
-        if not run_needs:
-            return _by_rule(source, job, event, workspace)
+        files = _changed_tests(source, changed, workspace) if changed else {}
+        if changed and not run_needs:
+            return _by_rule(source, job, event, changed.matrix(files))
         for id, names in missing.items():
             event = _with_outputs(source, id, names, event, workspace, checkout)
     runs = rows.row_resolver(source.workflow, job, rows.blank_row(job), event).decide(job.condition) is not False
@@ -253,25 +255,34 @@ def _written(path: str) -> dict[str, str]:
 # -- CI's rule for changed tests ---------------------------------------------------------------------------------------
 
 
-def _by_rule(source: CheckoutSource, job: Job, event: EventContext, workspace: Path) -> JobRows:
-    """The rows by CI's rule for changed tests, applied here."""
-    from ci_tasks.agent.records import Deviation
+def _changed_tests(source: CheckoutSource, changed: ChangedTests, workspace: Path) -> dict[str, str]:
+    """The changed tests with their texts, by CI's rule. Raises WorkflowError where CI's detection ends with an error:
+    nothing runs there either."""
     from ci_tasks.workflow.changed_tests import changed_jobs
 
-    changed = source.suite.changed
-    assert changed is not None  # the label is its own
     # The rule of the workflow's own script, as far as it can be read, else the suite's.
     rule = next((job.rule for job in changed_jobs(source.workflow)), changed.rule)
     words = ("diff", "-z", "--name-only", f"--diff-filter={rule.statuses}", f"{BASE}...HEAD", "--", *rule.pathspecs)
-    names = open_repository(workspace).git.null_separated(*words)
+    git = open_repository(workspace).git
+    if git.text_or_none("merge-base", BASE, "HEAD") is None:
+        hint = f"--base REV names another{open_repository(source.path).shallow_hint}"
+        raise CheckoutError("the checkout has no commit in common with its base", hint=hint)
+    names = git.null_separated(*words)
     files = {name: (workspace / name).read_text(encoding="utf-8", errors="replace") for name in names}
-    why = "nothing of the checkout is executed without --run-needs"
     if without := [name for name, text in files.items() if rule.fails_without and rule.number_in(text) is None]:
-        files_without = ", ".join(without)
-        why = f"CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in {files_without}"
-    planned = replace(job, id=changed.job, condition=None, needs=(), matrix=changed.matrix(files))
+        why = f"CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in {some(without)}"
+        raise WorkflowError(why, hint="add the line, with 0 for a test without GPUs")
+    return files
+
+
+def _by_rule(source: CheckoutSource, job: Job, event: EventContext, matrix: Mapping[str, Any]) -> JobRows:
+    """The rows of the matrix that CI's rule for changed tests gives, applied here."""
+    from ci_tasks.agent.records import Deviation
+
+    planned = replace(job, condition=None, needs=(), matrix=matrix)
     trigger = rows.trigger_of(source.workflow, job)
     job_rows = rows.rows(source.workflow, planned, event, source.suite.describe)
+    why = "nothing of the checkout is executed without --run-needs"
     note = Deviation("changed tests", "the workflow's own detection", "the same rule, applied by ci-tasks", why)
     return JobRows(planned, [replace(row, trigger=trigger) for row in job_rows], event, (note,))
 

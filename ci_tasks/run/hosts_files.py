@@ -81,9 +81,8 @@ def _included(name: str, file: Path, notices: list[str], checkouts: Sequence[str
         raise ConfigError("it is part of the checkout, which may only set overrides", file=label, hint=hint)
     layer = ConfigLayer(_fetched(name, label, notices) if is_address else _read(path)[1], label)
     if includes(layer):
-        raise ConfigError(
-            "an included file cannot include another", file=layer.file, hint=f"{resources.shown(file)} may"
-        )
+        hint = f"{resources.shown(file)} may"
+        raise ConfigError("an included file cannot include another", file=layer.file, hint=hint)
     return layer
 
 
@@ -131,10 +130,9 @@ def trust(checkout: str | None) -> tuple[str, str]:
     """Trust the content of the checkout's file from now on. Returns its path and its text. Raises UsageError."""
     files = [file for file in _files() if _in_checkout(file, (checkout,))]
     if not files:
-        raise UsageError(
-            "no hosts.yaml of a checkout is used here, so `--trust` has no effect",
-            hint="it must be in the current directory and in the checkout; --repo sets the checkout",
-        )
+        message = "no hosts.yaml of a checkout is used here, so `--trust` has no effect"
+        hint = "it must be in the current directory and in the checkout; --repo sets the checkout"
+        raise UsageError(message, hint=hint)
     content, text = _read(files[0])
     resources.make_home()
     record = _trust_record(content)

@@ -80,10 +80,9 @@ def execute_label(
     """Prepare, place, execute, judge and record a label's rows; `view` shows how they stand. None if there is no row,
     which is printed."""
     if options.detach and len(config.select_hosts(request.host)) > 1:
-        raise UsageError(
-            f"--detach takes one host, but {request.host} has several",
-            hint="without it, you may close the terminal at any time: `--resume` continues with all rows",
-        )
+        message = f"--detach takes one host, but {request.host} has several"
+        hint = "without it, you may close the terminal at any time: `--resume` continues with all rows"
+        raise UsageError(message, hint=hint)
     if view is None:  # of a trial, each run would say it
         print_override_warnings(config, source)
     journal = resumable(request.label, str(source.path)) if options.resume else None
@@ -96,11 +95,10 @@ def execute_label(
             return None
         batch, checkout = ready.batch, ready.checkout
         if journal and journal.asked.tree != checkout.tree:
-            raise UsageError(
-                f"the checkout is not what {batch.id} runs: "
-                f"tree {short(journal.asked.tree)} then, {short(checkout.tree)} now",
-                hint="restore it (git stash), or run the label again; `--last-failed` runs the rows that did not pass",
-            )
+            trees = f"tree {short(journal.asked.tree)} then, {short(checkout.tree)} now"
+            message = f"the checkout is not what {batch.id} runs: {trees}"
+            hint = "restore it (git stash), or run the label again; `--last-failed` runs the rows that did not pass"
+            raise UsageError(message, hint=hint)
         if view is None:
             count = counted(len(ready.rows), "row")
             print(f"run {batch.id}: {count} of {checkout.title}, tree {short(checkout.tree)}", flush=True)

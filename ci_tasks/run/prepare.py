@@ -177,10 +177,9 @@ def _check_home_outside_checkout(source: CheckoutSource) -> None:
 def _check_tests_exist(rows: Sequence[Row], code: Snapshot) -> None:
     for row in rows:
         if row.test and code.read_file(row.test) is None:
-            raise CheckoutError(
-                f"row {row.row} of label {row.label} runs {row.test}, which is not in the checkout",
-                hint="it is neither committed nor untracked: is it ignored, or was it renamed?",
-            )
+            message = f"row {row.row} of label {row.label} runs {row.test}, which is not in the checkout"
+            hint = "it is neither committed nor untracked: is it ignored, or was it renamed?"
+            raise CheckoutError(message, hint=hint)
 
 
 def announce_large_files(files: list[tuple[str, int]]) -> None:

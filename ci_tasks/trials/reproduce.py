@@ -258,10 +258,9 @@ def _row(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOpti
     if which.row is not None:
         return which.row
     near = "".join(f"\n  --label {shlex.quote(row.label)} --only {shlex.quote(row.row)}" for row in which.nearest)
-    raise UsageError(
-        f"the log does not show its row of {source.workflow.place}: {which.why}",
-        hint=f"name it:{near}" if near else "--label LABEL --only ROW names it; `jobs` lists them",
-    )
+    message = f"the log does not show its row of {source.workflow.place}: {which.why}"
+    hint = f"name it:{near}" if near else "--label LABEL --only ROW names it; `jobs` lists them"
+    raise UsageError(message, hint=hint)
 
 
 def _candidates(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOptions) -> list[RowCandidate]:

@@ -228,10 +228,10 @@ def _payload(
 
 def _open(name: str, members: Mapping[str, Any]) -> OpenObject:
     """An object whose other members only GitHub knows; the same holds for the objects in it."""
-    return OpenObject(
-        name,
-        {key: _open(f"{name}.{key}", value) if isinstance(value, dict) else value for key, value in members.items()},
-    )
+    opened = {
+        key: _open(f"{name}.{key}", value) if isinstance(value, dict) else value for key, value in members.items()
+    }
+    return OpenObject(name, opened)
 
 
 def _merge(payload: dict[str, Value], given: Mapping[str, Any]) -> None:

@@ -74,7 +74,7 @@ def test_a_commit_has_what_a_person_wants_to_see_of_it(repo: Path) -> None:
 @pytest.mark.parametrize(
     ("good", "bad", "message", "hint"),
     [
-        ("main", "main", "--good main ({main}) is not an ancestor of --bad main ({main})", "merge base is {main}"),
+        ("main", "main", "--good main ({main}) is --bad main ({main})", "merge base is {main}"),
         ("two", "right", "is not an ancestor of --bad right", "merge base is {start}"),
         ("lonely", "main", "is not an ancestor", "merge base is none"),
         ("nowhere", "main", "no revision 'nowhere'", "branches here"),

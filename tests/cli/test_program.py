@@ -41,7 +41,7 @@ def test_options_of_invoke_itself_may_precede_a_command(options: str, tmp_path: 
 
 
 def test_calls_in_help_and_hints_are_of_ci_tasks_whatever_was_started(tmp_path: Path) -> None:
-    assert "\n  gh run view 123 --log-failed | ci-tasks triage -\n" in run("invoke", "triage --help", tmp_path).out
+    assert "\n  gh run view 123 --log | ci-tasks triage -\n" in run("invoke", "triage --help", tmp_path).out
     assert "\n`ci-tasks hosts` lists them\n" in run("invoke", "remote ckpt", tmp_path).err
 
 

@@ -142,6 +142,12 @@ def test_without_containers_docker_said_nothing() -> None:
     assert verdict.status == "failed"
 
 
+@pytest.mark.parametrize(("evidence", "containers"), [(SCRIPT, False), (SCRIPT, True), (BAD, False)])
+def test_a_program_that_is_missing_is_this_machines_without_a_container(evidence: Evidence, containers: bool) -> None:
+    verdict = judge(JobEnd("exit", 127), evidence, LINE, test="t.py", containers=containers, triage=FOUND)
+    assert (verdict.status == "blocked") == (evidence is SCRIPT and not containers)
+
+
 WEIGHED = [
     ("junit", Junit(3, 1, 1, "x"), {"passed": 1, "failed": 1, "skipped": 1}, Evidence("junit", 2, 1, 1, 0, "x")),
     ("several sessions, the last in JUnit", Junit(1, 0, 0), {"passed": 4, "failed": 1}, Evidence("pytest", 5, 1)),

@@ -287,12 +287,11 @@ def test_changed_tests_are_listed_by_cis_rule_without_executing_its_script(tmp_p
 def test_a_file_at_which_cis_detection_ends_with_an_error_is_named(tmp_path: Path) -> None:
     """With pipefail, as `shell: bash` sets it, a grep without a match ends the script before its default counts."""
     source = changed_source(tmp_path, {"tests/test_a.py": "", "tests/test_b.py": TEXT})
-    found = find_rows(source, "changed", EventContext(), "HEAD", run_needs=False)
-    assert [(row.test, row.gpus) for row in found.rows] == [("tests/test_a.py", 8), ("tests/test_b.py", 2)]
-    why = "CI's detection ends with an error, and no changed test runs: no line NUM_GPUS = n in tests/test_a.py"
-    assert [note.why for note in found.deviations] == [why]
-    with pytest.raises(CiTasksError, match="job e2e-test-changed-detect, whose output decides the rows, ends with 1"):
-        find_rows(source, "changed", EventContext(), "HEAD")
+    for run_needs in (False, True):
+        with pytest.raises(
+            WorkflowError, match=r"no changed test runs: no line NUM_GPUS = n in tests/test_a\.py\nadd the line"
+        ):
+            find_rows(source, "changed", EventContext(), "HEAD", run_needs=run_needs)
 
 
 # -- `jobs --changed` --------------------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ class TriageOptions:
 def triage(options: TriageOptions) -> int:
     """
     ci-tasks triage failed.log
-    gh run view 123 --log-failed | ci-tasks triage -
+    gh run view 123 --log | ci-tasks triage -
     ci-tasks triage --url https://github.com/OWNER/REPO/actions/runs/1/job/2
     ci-tasks triage failed.log --passed yesterday.log --exit-code 1
     ci-tasks triage failed.log --brief            for an assistant
@@ -230,13 +230,14 @@ def triage(options: TriageOptions) -> int:
     else:
         raise UsageError("triage needs LOG, or --url URL", hint="`ci-tasks triage --help` has examples")
     found = together([(one.job.job_name, one.triage) for one in analysed])
-    source, takes_gpus = options.url or options.log or "", any(one.job.takes_gpus for one in analysed)
+    source, more = options.url or options.log or "", " --host HOST" * any(one.job.takes_gpus for one in analysed)
+    more += " --on-my-tree --label LABEL --only ROW" * (not any(one.job.commit for one in analysed))
     if options.json:
         print_json(found, versioned=False)
     elif options.brief:
-        print(brief.triage(found, source if options.url else analysed[0].name, takes_gpus), end="")
+        print(brief.triage(found, source if options.url else analysed[0].name, more), end="")
     else:
-        print("\n".join(describe(found, terminal_width(), source, takes_gpus)))
+        print("\n".join(describe(found, terminal_width(), source, more)))
         if options.url and found.signature and (history := registry.hook("ci_history")):
             print("\n".join(history(options.url, found)))
     return 0

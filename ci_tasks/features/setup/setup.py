@@ -122,6 +122,9 @@ def set_up(options: SetupOptions) -> SetupResult:
         overrides, records = _try_rows(source, config, rows, overrides, options)
     installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
     status = overall([record.status for record in records]) if records else CANCELLED
+    for other in (source.workflow.jobs[by_label[each][0].job] for each in labels if each != label):
+        same = [each for each in overrides if each.job == job.id and _installs(other, each) == _installs(job, each)]
+        overrides = [*overrides, *(replace(each, job=other.id) for each in same if (other.id, each.step) not in own)]
     entries = [entry(override) for override in overrides]
     written = installed and add_overrides(file, entries, f"for {source.path.name}")
     if installed:
@@ -132,6 +135,12 @@ def set_up(options: SetupOptions) -> SetupResult:
     tried = [{"row": record.row, "status": record.status, "reason": record.reason} for record in records]
     python = {"wanted": wanted, "path": path, "version": version}
     return SetupResult(str(source.path), label, python, entries, str(file), written, tried, EXIT_CODES[status])
+
+
+def _installs(job: Job, override: Override) -> set[tuple[Sequence[str], ...]]:
+    """The indexes of each install command of the job's step, with what the override replaces in it."""
+    commands = [install for step, install in install_commands(job) if step == override.step]
+    return {(tuple(each.indexes), tuple(override.replace.keys() & {*each.requirements})) for each in commands}
 
 
 def _agrees(options: SetupOptions) -> bool:

@@ -48,11 +48,8 @@ def _entries(matrix: Any) -> Iterator[Mapping[str, Any]]:
 
 def changed_matrix(files: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
     """The matrix for changed test files, path → text. A path is given from `tests/`, as every matrix of slime does."""
-    return {
-        "info": [
-            {"test_file": path.removeprefix("tests/"), "num_gpus": RULE.gpus_of(text)} for path, text in files.items()
-        ]
-    }
+    gpus_of = {path.removeprefix("tests/"): RULE.gpus_of(text) for path, text in files.items()}
+    return {"info": [{"test_file": path, "num_gpus": gpus} for path, gpus in gpus_of.items()]}
 
 
 _CHANGED = ChangedTests("changed", "e2e-test-changed", "changed-detect", RULE, changed_matrix)

@@ -36,7 +36,7 @@ def test_setup_runs_rows_and_writes_the_override_that_they_needed(newcomer: Any)
     done = newcomer.ci_tasks("setup", "--rows", "1", "--yes", "--json")
     assert done.code == 0, done.err
     assert [(row["row"], row["status"]) for row in done.json["rows"]] == [("metrics", "passed")]
-    assert done.json["overrides"] == [OVERRIDE]
+    assert done.json["overrides"] == [OVERRIDE, OVERRIDE.replace("cpu-unittest", "agent-test")]
     assert done.json["written"] and done.json["file"] == str(newcomer.file)
     assert f"  - {OVERRIDE}\n" in newcomer.file.read_text() and "next: `ci-tasks run cpu-unittest`" in done.err
     assert newcomer.git("status", "--porcelain") == before, "nothing is written into the checkout"
