@@ -137,10 +137,10 @@ def set_up(options: SetupOptions) -> SetupResult:
     return SetupResult(str(source.path), label, python, entries, str(file), written, tried, EXIT_CODES[status])
 
 
-def _installs(job: Job, override: Override) -> set[tuple[Sequence[str], ...]]:
+def _installs(job: Job, override: Override) -> set[tuple[tuple[str, ...], frozenset[str]]]:
     """The indexes of each install command of the job's step, with what the override replaces in it."""
     commands = [install for step, install in install_commands(job) if step == override.step]
-    return {(tuple(each.indexes), tuple(override.replace.keys() & {*each.requirements})) for each in commands}
+    return {(each.indexes, frozenset(override.replace.keys() & {*each.requirements})) for each in commands}
 
 
 def _agrees(options: SetupOptions) -> bool:
