@@ -231,18 +231,18 @@ def _prove(store: Git, index: str, names: Sequence[bytes], tree: str, keep_files
     """Raises StoreError unless the workspace has the files `names` of `tree`, and, without `keep_files`, nothing else.
     Then other objects may help: MissingBase. `index` is the start of names for new ones."""
     files, directories = (names, _parents_of(names)) if keep_files else _list(os.fsencode(store.directory))
-    ordered, differ = sorted(files), set(files) ^ set(names)
-    # git would compress large files, which it only has to hash. Two at once, since one hashes on one core.
+    count = 1 + (len(files) > 2000)  # a process hashes on one core; of few files another one takes longer than it saves
+    # git would compress large files, which it only has to hash.
     hashing = partial(Git, store.env["GIT_DIR"], store.directory, "core.bigFileThreshold=1024g")
-    gits = [hashing(GIT_INDEX_FILE=index + end) for end in ("1", "2")]
-    add = "update-index", "--add", "--remove", "--info-only", "-z", "--stdin"
+    halves = [(hashing(GIT_INDEX_FILE=index + str(n)), sorted(files)[n::count]) for n in range(count)]
+    differ, add = set(files) ^ set(names), ("update-index", "--add", "--remove", "--info-only", "-z", "--stdin")
     with ExitStack() as running:
-        for n, git in enumerate(gits):
+        for git, half in halves:
             remove(git.env["GIT_INDEX_FILE"])
-            running.enter_context(git.started(*add, input=b"".join(name + b"\0" for name in ordered[n::2])))
-    for n, git in enumerate(gits):
+            running.enter_context(git.started(*add, input=b"".join(name + b"\0" for name in half)))
+    for git, half in halves:
         # Each object of the tree was hashed when it came. `write-tree` would write all of them again, a file each.
-        differ |= {*git.split("diff-index", "--cached", "-z", "--name-only", tree)} - {*ordered[1 - n :: 2]}
+        differ |= {*git.split("diff-index", "--cached", "-z", "--name-only", tree)} - ({*files} - {*half})
         remove(git.env["GIT_INDEX_FILE"])
     if differ or directories != _parents_of(names):
         raise (StoreError if keep_files else MissingBase)("%s is not the tree %s" % (store.directory, tree))

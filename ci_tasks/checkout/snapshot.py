@@ -334,9 +334,10 @@ def _update_index(store: ObjectStore, source: Path, index: Path, files: Mapping[
     index.with_name(f"{index.name}.lock").unlink(missing_ok=True)  # of a killed command: we have the store's lock
     written = index.stat().st_mtime_ns if index.exists() else 0
     known = set(git.split("ls-files", "-z")) if written else set()
-    read = {name for name in known if files.get(name, written) >= written}
-    edit_index(git, dict.fromkeys(read))
-    read = {*files} - known | {*files} & read | {*git.split("diff-files", "--name-only", "-z")}
+    edit_index(git, dict.fromkeys(read := {name for name in known if files.get(name, written) >= written}))
+    # Of few, one git looks at all as quickly as another one that lists those that changed.
+    read |= {*git.split("diff-files", "--name-only", "-z")} if len(known) > 2000 else known
+    read = {*files} - known | {*files} & read
     add = "update-index", "--add", "--remove"
     # git would compress large files, which it only has to hash.
     hashing = CheckoutGit(store.path, source, "core.bigFileThreshold=1024g", GIT_INDEX_FILE=str(index))

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from ci_tasks.agent import workspace
-from ci_tasks.agent.git import DiskFull, StoreError
+from ci_tasks.agent.git import DiskFull, Git, StoreError
 from ci_tasks.agent.records import CheckoutPart, Retry
 from ci_tasks.agent.workspace import NotKept
+from ci_tasks.checkout.snapshot import take_snapshot
 from tests.agent.trees.support import Host, git
 
 CRLF = "a file that a commit would convert back"
@@ -94,12 +95,27 @@ def test_only_what_changed_is_written(host: Host) -> None:
     assert host.idle == []
 
 
+def test_of_many_files_an_older_one_is_recorded_and_another_one_is_not_proven(host: Host) -> None:
+    made = host.start(part := host.send(**{f"many/{number}": "x\n" for number in range(2100)}))
+    other = shutil.copytree(host.source, host.path / "other")
+    for top in (other, made):
+        (top / "many/7").write_text("y\n")
+    time.sleep(0.1)
+    recorded = [take_snapshot(host.source, host.path / "recorded")]
+    host.source.rename(host.path / "before"), other.rename(host.source)
+    recorded.append(take_snapshot(host.source, host.path / "recorded"))
+    assert [each.checkout.tree for each in recorded] == [part.tree, host.commit().tree] and recorded[
+        1
+    ].flat != part.tree
+    names = [path.encode() for path in git(host.source, "ls-files", "-z").split("\0")[:-1]]
+    with pytest.raises(StoreError, match="is not the tree"):
+        workspace._prove(Git(host.store.path, made), str(host.path / "index"), names, part.tree, keep_files=True)
+
+
 def test_one_of_no_run_has_nothing_beside_it(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = host.send()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = os.listdir(tmp_path)
-    workspace.check_out(str(host.store.path), [part], str(tmp_path / "new"), lambda part, git_dir: None)
-    assert sorted(os.listdir(tmp_path)) == sorted([*before, "new"])
+    workspace.check_out(host.store.path, [host.send()], str(tmp_path / "new"), lambda part, git_dir: None)
+    assert sorted(os.listdir(tmp_path)) == ["host", "new"]
 
 
 def _resting(path: Path, change: Callable[[], object]) -> None:

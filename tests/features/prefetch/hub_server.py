@@ -53,9 +53,8 @@ class Hub(Serving):
         if token and parts[0] == "api" and self.tokens and token not in self.tokens:
             return Answer(401, {"error": "Invalid credentials"})
         if parts[0] == "api":
-            return self._api(
-                parts[1].removesuffix("s"), "/".join(parts[2:4]), parts[4:], token, "blobs" in request.query
-            )
+            sizes = "blobs" in request.query
+            return self._api(parts[1].removesuffix("s"), "/".join(parts[2:4]), parts[4:], token, sizes)
         at = parts.index("resolve")
         repo = self.repos["dataset" if parts[0] == "datasets" else "model", "/".join(parts[at - 2 : at])]
         return self._file(request, repo, "/".join(parts[at + 2 :]), token)

@@ -58,8 +58,7 @@ def test_failed_tests_are_named_with_their_places(tmp_path: Path, capsys: pytest
     assert "2 tests failed: tests/a.py::test_x (tests/a.py:42), tests/b.py::test_y[3]" in out
     path = shlex.quote(str(tmp_path / "a.log"))
     tests = "--test tests/a.py::test_x --test tests/b.py::test_y"
-    more = "--host HOST --on-my-tree --label LABEL --only ROW"
-    assert f"next: ci-tasks reproduce --log {path} {more} {tests}" in out
+    assert f"next: ci-tasks reproduce --log {path} --host HOST --on-my-tree --label LABEL --only ROW {tests}" in out
 
 
 def test_a_pipe_is_read_and_json_has_the_fields_of_the_contract(person: Any) -> None:
