@@ -130,10 +130,12 @@ def test_while_one_nvidia_smi_hangs_no_other_is_started(
     watching: RunResources, gpu_host: GpuHost, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each could stay for ever in a driver that is stuck. What was known of the GPUs stays, with the problem."""
-    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.125)
+    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 1.0)
+    gpu_host.smi(4, 4)
+    until(lambda: watching.latest is not None and watching.latest.ids == [0, 1])  # so the next one has this limit
     gpu_host.smi_says(f"#!/bin/sh\necho >> {shlex.quote(str(gpu_host.path))}/started\nexec sleep 300")
     until(lambda: watching.latest is not None and watching.latest.problem.startswith("no answer from nvidia-smi"))
-    assert watching.latest is not None and watching.latest.ids == [0]
+    assert watching.latest is not None and watching.latest.ids == [0, 1]
     assert (gpu_host.path / "started").read_text() == "\n"
 
 
