@@ -234,7 +234,7 @@ def _prove(store: Git, index: str, names: Sequence[bytes], tree: str, keep_files
     count = 1 + (len(files) > 2000)  # a process hashes on one core; of few files another one takes longer than it saves
     # git would compress large files, which it only has to hash.
     hashing = partial(Git, store.env["GIT_DIR"], store.directory, "core.bigFileThreshold=1024g")
-    halves = [(hashing(GIT_INDEX_FILE=index + str(n)), sorted(files)[n::count]) for n in range(count)]
+    halves = [(hashing(GIT_INDEX_FILE=index + str(n)), files[n::count]) for n in range(count)]
     differ, add = set(files) ^ set(names), ("update-index", "--add", "--remove", "--info-only", "-z", "--stdin")
     with ExitStack() as running:
         for git, half in halves:
@@ -249,14 +249,14 @@ def _prove(store: Git, index: str, names: Sequence[bytes], tree: str, keep_files
 
 
 def _list(top: bytes) -> Tuple[List[bytes], Set[bytes]]:
-    """What is no directory, and the directories, by their paths in `top`."""
+    """What is no directory, in git's order, and the directories, by their paths in `top`."""
     files, directories = [], set()
     for above, names, others in os.walk(top):
         below = os.path.join(above, b"")[len(top) + 1 :]
         links = {name for name in names if os.path.islink(os.path.join(above, name))}
         files += [below + name for name in (*others, *links)]
         directories |= {below + name for name in names if name not in links}
-    return files, directories
+    return sorted(files), directories
 
 
 def _parents_of(files: Sequence[bytes]) -> Set[bytes]:

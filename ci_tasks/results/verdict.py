@@ -115,9 +115,7 @@ def judge(
 
 
 def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | None, containers: bool) -> Verdict:
-    # Without a container, a program that is not there (127 of a shell) is one that CI's machine has.
-    lacks = ended.exit_code == 127 and not containers and evidence.kind in _NO_TEST
-    if triage and (_environment(triage, containers) or lacks) and not _failed_otherwise(evidence, triage):
+    if triage and _environment(triage, ended, evidence, containers) and not _failed_otherwise(evidence, triage):
         return Verdict(BLOCKED, triage.text, evidence, triage.line_no)
     if ended.exit_code == _NO_TESTS_CODE and evidence.kind in ("junit", "pytest") and not evidence.tests:
         return _at_last_line(FAILED, "pytest found no test to run (--test may name none)", evidence, log)
@@ -127,11 +125,13 @@ def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | N
     return _at_last_line(FAILED, f"exit code {ended.exit_code}", evidence, log)
 
 
-def _environment(triage: Triage, containers: bool) -> bool:
+def _environment(triage: Triage, ended: JobEnd, evidence: Evidence, containers: bool) -> bool:
     """Whether the log is right to blame the environment: docker cannot have stopped a row that never called it, and
-    that a process was killed does not say by whom. How sure it has to be is measured, see the triage's weights."""
+    that a process was killed does not say by whom. How sure it has to be is measured, see the triage's weights. Without
+    a container, a program that a shell does not find (127) before any test is one that CI's machine has."""
     never = _KILLED if containers else (*_KILLED, *_DOCKERS_RULES)
-    return triage.verdict == BLOCKED and triage.rule not in never
+    is_program = ended.exit_code == 127 and evidence.kind in _NO_TEST and triage.text.endswith("not found")
+    return (is_program and not containers) or (triage.verdict == BLOCKED and triage.rule not in never)
 
 
 def _failed_otherwise(evidence: Evidence, triage: Triage) -> bool:

@@ -120,7 +120,6 @@ TRIAGED = [
     ("the triage blames the environment", JobEnd("exit", 1), SCRIPT, BLAMED, "blocked", "AssertionError: x", 4),
     ("a line that only stands last", JobEnd("exit", 1), SCRIPT, LAST, "failed", "exit code 1; last line: the end", 9),
     ("nobody knows", JobEnd("exit", 1), SCRIPT, NOT_KNOWN, "failed", "exit code 1; last line: the end", 9),
-    ("a program that the container lacks", JobEnd("exit", 127), SCRIPT, FOUND, "failed", "AssertionError: x", 4),
     ("the adapter knows better", JobEnd("exit", 125), SCRIPT, FOUND, "failed", "AssertionError: x", 4),
 ]
 
@@ -140,8 +139,14 @@ def test_a_log_is_triaged_where_the_job_ran_and_did_not_get_through() -> None:
 
 def test_without_containers_docker_said_nothing() -> None:
     verdict: Verdict = judge(JobEnd("exit", 125), NONE, DAEMON, test="t.py", containers=False)
-    lacks = judge(JobEnd("exit", 127), SCRIPT, LINE, test="t.py", containers=False, triage=FOUND)
-    assert (verdict.status, lacks.status) == ("failed", "blocked"), "and a program is missing here"
+    assert verdict.status == "failed"
+
+
+def test_a_program_that_is_missing_is_this_machines_without_a_container() -> None:
+    missing = replace(FOUND, text="bash: line 1: uv: command not found")
+    known = [(SCRIPT, False, missing), (SCRIPT, True, missing), (BAD, False, missing), (SCRIPT, False, FOUND)]
+    ended = [judge(JobEnd("exit", 127), each, LINE, test="t.py", containers=of, triage=say) for each, of, say in known]
+    assert [verdict.status for verdict in ended] == ["blocked", "failed", "failed", "failed"]
 
 
 WEIGHED = [

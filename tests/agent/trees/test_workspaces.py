@@ -101,12 +101,10 @@ def test_of_many_files_an_older_one_is_recorded_and_another_one_is_not_proven(ho
     for top in (other, made):
         (top / "many/7").write_text("y\n")
     time.sleep(0.1)
-    recorded = [take_snapshot(host.source, host.path / "recorded")]
+    trees = [take_snapshot(host.source, host.path / "recorded").flat]
     host.source.rename(host.path / "before"), other.rename(host.source)
-    recorded.append(take_snapshot(host.source, host.path / "recorded"))
-    assert [each.checkout.tree for each in recorded] == [part.tree, host.commit().tree] and recorded[
-        1
-    ].flat != part.tree
+    trees.append(take_snapshot(host.source, host.path / "recorded").flat)
+    assert trees == [part.tree, host.commit().tree] and trees[0] != trees[1]
     names = [path.encode() for path in git(host.source, "ls-files", "-z").split("\0")[:-1]]
     with pytest.raises(StoreError, match="is not the tree"):
         workspace._prove(Git(host.store.path, made), str(host.path / "index"), names, part.tree, keep_files=True)
