@@ -37,6 +37,7 @@ _EVENT = "a JSON file with GitHub's payload of the pull_request event, or part o
 _GPUS = "number of GPUs per row, if the workflow does not say it; 0: needs none of its runner's"
 _NO_GPUS = "for example --gpus 8, or --gpus 0 for none"
 _NO_PROBE = "do not load the probe into Python processes: no evidence from inside the job"
+_TESTS = "run only this file or test of rows that run pytest"
 _WITH = "use this working tree, uncommitted changes included, for the package NAME (sglang, megatron-core, …)"
 _GIVE_UP = "minutes that rows wait for a host that is unreachable or not ready"
 
@@ -73,15 +74,13 @@ class OverlayOptions(GivenOptions):
     no_probe: bool = switch(_NO_PROBE, nox=True).field()
     no_persist: bool = switch("open a new connection, and close it at the end", nox=True).field()
     with_: tuple[str, ...] = repeatable(_WITH, "NAME=DIR", excludes=("no_probe",), nox=True).field()
+    test: tuple[str, ...] = repeatable(_TESTS, "FILE[::NAME]", nox=True).field()
 
 
 @dataclass(frozen=True)
 class RowOptions(OverlayOptions):
     """Options of every command that runs rows."""
 
-    test: tuple[str, ...] = repeatable(
-        "run only this file or test of rows that run pytest", "FILE[::NAME]", nox=True
-    ).field()
     give_up: int = number(_GIVE_UP, "minutes", default=60, metavar="MINUTES", nox=True).field()
 
 
@@ -117,20 +116,18 @@ def _given(options: GivenOptions) -> GivenValues:
     given = GivenValues(variables, inputs, by_job(by_output), event, sources, workflow_dirs=dirs, outputs_from=log)
     if not isinstance(options, OverlayOptions):
         return given
-    tests = options.test if isinstance(options, RowOptions) else ()
-    for test in tests:
+    for test in options.test:
         if not _TEST.fullmatch(test):
             example = "for example --test tests/test_a.py::test_b"
             raise UsageError(f"--test takes FILE or FILE::NAME, not {test!r}", hint=example)
     trees = _directories("--with", options.with_, _OVERLAY, "NAME=DIR", _IMPORTED)
-    return replace(given, overlays=tuple(map(OverlaySource, trees, trees.values())), gpus=options.gpus, tests=tests)
+    overlays = tuple(map(OverlaySource, trees, trees.values()))
+    return replace(given, overlays=overlays, gpus=options.gpus, tests=options.test)
 
 
 def _directories(flag: str, words: Sequence[str], form: re.Pattern[str], shape: str, hint: str) -> dict[str, str]:
     """Name → directory of the words NAME=DIR. Raises UsageError."""
-    paths = {
-        name: user_path(directory).absolute() for name, directory in _pairs(flag, words, form, shape, hint).items()
-    }
+    paths = {name: user_path(path).absolute() for name, path in _pairs(flag, words, form, shape, hint).items()}
     for name, path in paths.items():
         if not path.is_dir():
             raise UsageError(f"{flag} {name}: {path} is no directory", hint="name the root of a checkout")

@@ -193,10 +193,8 @@ def _venv(venv: Venv) -> str:
 def _container(script: Script) -> str:
     """The job-level `container:`: this very script again, inside. As on GitHub, the image's entrypoint has no say."""
     names = [name for name in dict.fromkeys((*script.secrets, "PYTEST_ADDOPTS")) if _NAME.fullmatch(name)]
-    *arguments, image = (quote(word) for word in script.container)
-    return part(
-        "CONTAINER", arguments=" ".join(arguments), passed=" ".join(f"-e {name}" for name in names), image=image
-    )
+    *words, image = (quote(word) for word in script.container)
+    return part("CONTAINER", arguments=" ".join(words), passed=" ".join(f"-e {name}" for name in names), image=image)
 
 
 def _step(number: int, step: PlannedStep, workspace: str) -> str:

@@ -152,7 +152,7 @@ def with_connection(work: Callable[[Connection], _Answer]) -> _Answer:
     """What `work` finds in the database, which is made if there is none. It is done a second time, on an empty
     database, if the first shows that this one is damaged. One that is locked, on a full disk or not ours to write is
     left alone. Raises HistoryUnavailable."""
-    place = _path()
+    place = store.home() / "history.db"
     try:
         try:
             return _connected(place, work)
@@ -171,10 +171,6 @@ def in_memory(work: Callable[[Connection], _Answer]) -> _Answer:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         _make_tables(connection)
         return work(connection)
-
-
-def _path() -> Path:
-    return store.home() / "history.db"
 
 
 def _connected(place: Path, work: Callable[[Connection], _Answer]) -> _Answer:

@@ -85,6 +85,19 @@ class CheckoutSource:
         outputs = {job: {**shown.get(job, {}), **given.outputs.get(job, {})} for job in {**shown, **given.outputs}}
         return replace(self, given=replace(given, outputs=outputs, sources={**sources, **given.sources}))
 
+    def job_of(self, label: str) -> Job:
+        """The job of a label. Raises UnknownName, which names another workflow that has such a job."""
+        from ci_tasks.workflow.rows import job_of
+
+        try:
+            return job_of(self.workflow, label)
+        except UnknownName as error:
+            job = re.compile(rf"^  [\w-]*{re.escape(label)}:", re.MULTILINE)
+            for file in workflow_files(self.path, self.rev):
+                if job.search(_text(self.path, self.rev, file) or ""):
+                    error.hint += f"; {file} has it: --workflow {file.removeprefix(_WORKFLOWS)}"
+            raise
+
     def label_of(self, name: str) -> str:
         """The label that a label, a job's name or a PR label means; any other text stays as it is."""
         from ci_tasks.workflow.rows import trigger_of

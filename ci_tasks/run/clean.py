@@ -72,7 +72,7 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         for run in _clean_here(connection, days, everything) if is_here else _clean_there(connection, old, everything):
             _print(run.lines)
             cleaned.append(run)
-        print("nothing to remove; " * (not cleaned) + "now packages and objects that no run uses", flush=True)
+        print("nothing to remove; " * (not cleaned) + "removing packages and objects that no run uses", flush=True)
         pruned = connection.request(Request("prune", days=OLD_DAYS, all_environments=everything))
         _print([*pruned.lines, *(f"  left: {each}" for each in pruned.left)])
         cleaned += [CleanedRun("packages that runs share", pruned.left)] if pruned.left else []

@@ -27,7 +27,7 @@ from ci_tasks.run.checkout_source import CheckoutSource, event_context, find_che
 from ci_tasks.workflow import expressions, rows, secrets
 from ci_tasks.workflow.context import EventContext, UnknownValueError, how_to_give
 from ci_tasks.workflow.model import Job, Row
-from ci_tasks.workflow.rows import LabelStart, job_of, label_starts
+from ci_tasks.workflow.rows import LabelStart, label_starts
 from ci_tasks.workflow.suite import label_of, matches_job
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def list_jobs(
     if head := find_commit(source.path, source.rev or "HEAD"):
         event = replace(event, sha=head)
     if label is not None:
-        job_of(source.workflow, label)
+        source.job_of(label)
     is_found = run_needs or (label is not None and source.suite.is_changed(label))
     listed: list[Row] = []
     for job in source.workflow.labelled:
@@ -100,7 +100,7 @@ def find_rows(
     """The rows of `label`. Jobs whose outputs decide them are run here, unless `run_needs` is off: then it is an error,
     but of changed tests, for which CI's rule is read. Raises UnknownName, WorkflowError, CheckoutError."""
     changed = source.suite.changed if source.suite.is_changed(label) else None
-    job = job_of(source.workflow, label)
+    job = source.job_of(label)
     here = overridden(job, source.suite_overrides)
     needed = rows.needed_outputs(source.workflow, here, event) if run_needs else {}
     missing = {id: names for id, names in needed.items() if _runs_here(source, id)} or rows.missing_outputs(job, event)

@@ -247,17 +247,15 @@ def retry(name: str, *, keep: bool, events: EventStream | None = None) -> BatchR
         return result
 
 
-def _planned(
-    before: Plan, session: HostSession, batch: store.Batch, kept_in: str, events: Sequence[Event]
-) -> PreparedRow:
-    """The rest of a run that was kept in the directory `kept_in` of its host, after these `events`."""
+def _planned(before: Plan, session: HostSession, batch: store.Batch, kept: str, events: Sequence[Event]) -> PreparedRow:
+    """The rest of a run that was kept in the directory `kept` of its host, after these `events`."""
     code, run = take_host_snapshot(Path(before.checkout.path), None), batch.run_dir(1)
     session.executor.use(batch, code)
     plan = retry_plan(
         before,
         id=batch.run_id(1),
         run_dir=session.executor.paths(run).run,
-        earlier_dir=kept_in,
+        earlier_dir=kept,
         step=failed_step(before, events),
         checkout=replace(code.checkout, path=before.checkout.path, sample=before.checkout.sample),
     )

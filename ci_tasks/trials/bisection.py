@@ -207,10 +207,8 @@ class Bisect:
             silent = others + seen.blocked[end] - tries
             if (others >= GIVE_UP and not tries) or silent >= 2 * GIVE_UP:
                 last = [one for one in outcomes if one.setting == self.settings[end]][-1]
-                seen_there = last.signature if last.status == FAILED else last.reason
-                return TrialVerdict(
-                    UNTESTABLE, f"{self.settings[end]}, an end, does not show the failure: {seen_there}"
-                )
+                shown = last.signature if last.status == FAILED else last.reason
+                return TrialVerdict(UNTESTABLE, f"{self.settings[end]}, an end, does not show the failure: {shown}")
             if end == bad and not seen.fails[bad] and tries >= MOST_AT_BAD:
                 return TrialVerdict(NOT_BAD, f"{self.settings[end]} did not fail in {MOST_AT_BAD} runs")
             if wanted > 0 and not (seen.fails[end] and tries >= ENOUGH_AT_END):
@@ -253,10 +251,8 @@ class Bisect:
         if nothing_tells or (is_certain and alike):
             return TrialVerdict(UNCLEAR, "nothing between them can be tested", promise, likely=likely)
         if runs >= self.at_most:
-            chances = [
-                (chance, at) for bits, chance in belief.each() for at in range(len(self.graph)) if bits >> at & 1
-            ]
-            likely = tuple((self.settings[at], chance) for chance, at in sorted(chances, reverse=True)[:MOST_LIKELY])
+            shares = [(share, at) for bits, share in belief.each() for at in range(len(self.graph)) if bits >> at & 1]
+            likely = tuple((self.settings[at], share) for share, at in sorted(shares, reverse=True)[:MOST_LIKELY])
             return TrialVerdict(UNCLEAR, f"not clear after {counted(runs, 'run')}", likely=likely)
         return None
 

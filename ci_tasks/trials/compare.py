@@ -27,7 +27,6 @@ from ci_tasks.trials.rules import AB, BLOCKED, BROKEN, CANNOT_TELL, ERROR, FINE,
 from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, given_key, pinned, rows_named
 from ci_tasks.trials.words import CANCELLED, COMPARE
 from ci_tasks.workflow.model import Row
-from ci_tasks.workflow.rows import job_of
 
 if TYPE_CHECKING:
     from ci_tasks.run.events import EventStream
@@ -134,7 +133,7 @@ def _in_ci(source: CheckoutSource, label: str, rows: Sequence[Row]) -> list[str]
     failed = search(RunQuery(label=label, status=(FAILED,)))
     signatures = {run.row: run.triage.signature for run in reversed(failed) if run.triage}
     event = event_context(source, secrets=source.workflow.secrets)
-    listed = row_candidates(source.workflow, job_of(source.workflow, label), rows, event)
+    listed = row_candidates(source.workflow, source.job_of(label), rows, event)
     shown = {each.row.row: (each.names, signatures.get(each.row.row, "")) for each in listed}
     return list(registry.hook("ci_row_history")(source.origin, source.workflow.path, shown))
 

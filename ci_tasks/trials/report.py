@@ -49,9 +49,7 @@ def rates(
     verdicts: Mapping[str, TrialVerdict], sides: Mapping[str, Mapping[str, SideResult]], width: int | None
 ) -> list[str]:
     """A line for each row: its word, how often it failed on each side, and why. `sides` are by heading and row."""
-    body = [
-        (verdict.word, row, *(str(of[row]) for of in sides.values()), verdict.why) for row, verdict in verdicts.items()
-    ]
+    body = [(each.word, row, *(str(of[row]) for of in sides.values()), each.why) for row, each in verdicts.items()]
     return Table(body, ("RESULT", "ROW", *sides, "WHY")).text(width)
 
 

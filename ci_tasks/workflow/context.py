@@ -228,10 +228,8 @@ def _payload(
 
 def _open(name: str, members: Mapping[str, Any]) -> OpenObject:
     """An object whose other members only GitHub knows; the same holds for the objects in it."""
-    opened = {
-        key: _open(f"{name}.{key}", value) if isinstance(value, dict) else value for key, value in members.items()
-    }
-    return OpenObject(name, opened)
+    inner = {key: _open(f"{name}.{key}", value) if isinstance(value, dict) else value for key, value in members.items()}
+    return OpenObject(name, inner)
 
 
 def _merge(payload: dict[str, Value], given: Mapping[str, Any]) -> None:

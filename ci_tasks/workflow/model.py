@@ -141,14 +141,15 @@ class WorkflowInput:
 
 
 # Events that start a workflow for a commit, without inputs.
-_PULL_REQUEST = ("pull_request", "pull_request_target")
-_CODE_EVENTS = (*_PULL_REQUEST, "push", "merge_group")
+PULL_REQUEST = ("pull_request", "pull_request_target")
+_CODE_EVENTS = (*PULL_REQUEST, "push", "merge_group")
 
 
 @dataclass(frozen=True)
 class Workflow:
     """A workflow file. `path` is from the checkout's root, or as `OF_REPOSITORY` has it; `rendered` says that it came
-    from a template. `events` start it; `filters` say which pull requests do, by `paths`, `branches` and the like.
+    from a template. `events` start it; `filters` say which pull requests do (of a workflow
+    that only pushes start: which pushes), by `paths`, `branches` and the like.
     `unused` keys are a difference from CI."""
 
     path: str
@@ -174,7 +175,7 @@ class Workflow:
 
     @property
     def is_for_pull_requests(self) -> bool:
-        return not self.events or any(event in self.events for event in _PULL_REQUEST)
+        return not self.events or any(event in self.events for event in PULL_REQUEST)
 
     @property
     def needs_inputs(self) -> bool:

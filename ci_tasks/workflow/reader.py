@@ -21,6 +21,7 @@ from ci_tasks.errors import WorkflowError, did_you_mean
 from ci_tasks.workflow.model import (
     CALLED,
     OF_REPOSITORY,
+    PULL_REQUEST,
     Call,
     Container,
     Job,
@@ -206,8 +207,8 @@ class _At:
 
 
 def _filters(on: Any) -> dict[str, tuple[str, ...]]:
-    """Which pull requests start the workflow: filter → patterns."""
-    below = _below(on, "pull_request") or _below(on, "pull_request_target")
+    """Which pull requests start the workflow, or pushes if none does: filter → patterns."""
+    below = _below(on, next((event for event in (*PULL_REQUEST, "push") if isinstance(on, Map) and event in on), ""))
     given = {name: below.get(name) or [] for name in _FILTERS}
     return {name: tuple(map(str, each if isinstance(each, list) else [each])) for name, each in given.items() if each}
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ci_tasks.agent.docker_argv import DockerRun
 
 _MAX_ENTRIES = 1_000  # of a matrix before `exclude`; GitHub itself runs 256
+_COPIES = "pull-request/"  # branches that NVIDIA's copy-pr-bot pushes: a copy of each pull request, by its number
 _IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # with secrets shown as <secret NAME>
 
 
@@ -381,7 +382,9 @@ def label_starts(workflow: Workflow, event: EventContext, changed: Sequence[str]
 def why_not_started(workflow: Workflow, base: str, changed: Sequence[str]) -> str:
     """Why a pull request to the branch `base` does not start the workflow; "" if it does. Raises re.error."""
     if not workflow.is_for_pull_requests:
-        return f"starts on {', '.join(workflow.events)} only"
+        if not any(pattern.startswith(_COPIES) for pattern in workflow.filters.get("branches", ())):
+            return f"starts on {', '.join(workflow.events)} only"
+        base = f"{_COPIES}1"
     for kind, names in (("branches", [base]), ("paths", changed or ["no changed file"])):
         wanted, ignored = workflow.filters.get(kind, ()), workflow.filters.get(f"{kind}-ignore", ())
         if wanted and not any(_is_selected(name, wanted) for name in names):

@@ -130,9 +130,7 @@ def gpus_in_script(script: str) -> int | None:
 
 def counts_for_each_test(marker: str, scripts: Iterable[str]) -> bool:
     """Whether the marker selects the tests of pytest commands which all run several at once, by `-n`."""
-    commands = [
-        each for script in scripts for each in re.findall(_PYTEST, script.replace("\\\n", " ")) if marker in each
-    ]
+    commands = [one for script in scripts for one in re.findall(_PYTEST, script.replace("\\\n", " ")) if marker in one]
     return bool(commands) and all(re.search(_SEVERAL, command) for command in commands)
 
 

@@ -20,9 +20,7 @@ Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | 
 RECORDED, READ = "recorded", "read"  # by running the test under stubs, or from its syntax tree
 MAIN, PYTEST, NONE = "main", "pytest", "none"
 UNKNOWN = re.compile("⟨[^⟨⟩]*⟩")
-_STARTERS = re.compile(
-    r"subprocess\.(run|call|check_call|check_output|Popen|getoutput|getstatusoutput)|os\.(system|popen)"
-)
+_STARTERS = re.compile(r"subprocess\.(run|(?:check_)?call|check_output|Popen|get(?:status)?output)|os\.(system|popen)")
 _OPERATORS = frozenset(";&|\n")
 _LONGEST = 50_000
 _NOISE = re.compile(r"[^\w.()\[\]=,]")  # what would mean something to a shell
