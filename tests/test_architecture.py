@@ -326,7 +326,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_578,
     "ci_tasks/workflow": 1_992,
     "docs": 128,
-    "tests": 31_999,
+    "tests": 31_931,
 }
 
 

@@ -106,9 +106,7 @@ def test_links_and_devices_are_named_and_not_made(take: Take) -> None:
     assert {file["bytes"] for file in json.loads(files["left-out.json"])["files"]} == {None}, "unknown, not 0"
 
 
-def test_whole_files_are_taken_up_to_the_limit_and_the_others_named(
-    take: Take, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_files_are_taken_up_to_limit_and_the_others_named(take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finish, "LIMIT", 10)
     sizes = [("a", 6), ("b", 5), ("c", 4), ("n" * 300, 0)]
     files = take(stream(*(entry(f"logs/{name}", b"x" * size) for name, size in sizes)))

@@ -166,9 +166,7 @@ def test_while_a_daemon_is_away_the_directory_that_leads_to_its_containers_stays
 
 
 @pytest.mark.parametrize("concluded", [False, True])
-def test_a_slurm_run_is_removed_after_its_job_is_over(
-    run: Run, monkeypatch: pytest.MonkeyPatch, concluded: bool
-) -> None:
+def test_slurm_run_is_removed_after_its_job_is_over(run: Run, monkeypatch: pytest.MonkeyPatch, concluded: bool) -> None:
     run.write("exit 0")
     write_record(run.paths.slurm_job, SlurmJob(name="n", id="7"))
     write_record(run.paths.status, Status("running", concluded=concluded))

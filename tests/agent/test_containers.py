@@ -110,9 +110,7 @@ def test_a_daemon_that_hangs_is_waited_for_once_and_then_for_a_short_time(
     assert asked == [containers.TIMEOUT, containers.SHORT_TIMEOUT]
 
 
-def test_what_a_client_that_hangs_has_started_is_killed_with_it(
-    run: Run, fake: Fake, until: Callable[..., Any]
-) -> None:
+def test_what_client_that_hangs_has_started_is_killed_with_it(run: Run, fake: Fake, until: Callable[..., Any]) -> None:
     """As the ssh of DOCKER_HOST=ssh://…, which has the client's standard output."""
     program = fake.home / "bin" / "docker"
     program.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {shlex.quote(str(run.path))}/child\nwait\n")

@@ -128,9 +128,7 @@ def test_the_first_run_stores_what_came_from_the_index_and_keeps_what_came_from_
     assert not os.stat(f"{stored.prefix}/bin/greet").st_mode & 0o222
 
 
-def test_the_next_run_installs_nothing_from_the_index_and_has_scripts_of_its_own(
-    machine: Machine, second: Done
-) -> None:
+def test_next_run_installs_nothing_from_the_index_and_has_scripts_of_its_own(machine: Machine, second: Done) -> None:
     assert second.code == 0, second.log
     assert "Requirement already satisfied: greeting" in second.log
     assert "ci-tasks: reusing packages of earlier runs with these steps: " in second.log

@@ -320,9 +320,7 @@ ENVIRON = {"HOME": "/nowhere", "PATH": "/bin"}
 
 
 @pytest.mark.parametrize("note", [b"\xff", b'2 packages", "event": "ended', b"2 packages\n"])
-def test_an_environment_whose_note_a_job_has_written_is_not_used_and_hides_no_other(
-    machine: Machine, note: bytes
-) -> None:
+def test_environment_whose_note_a_job_has_written_is_not_used_and_hides_no_other(machine: Machine, note: bytes) -> None:
     """The note stands in the events of the runs that use it."""
     Path(machine.stored.path, "description").write_bytes(note)
     assert machine.usable == []

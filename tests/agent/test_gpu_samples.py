@@ -118,9 +118,7 @@ XIDS = XID % (18, "1b", 48) + XID % (19, "1b", 79) + XID % (20, "43", 31) + "[12
 SAMPLE = "1, GPU-b, 4, 9, 00000000:1B:00.0" + ", " * 7
 
 
-def test_what_happened_to_the_gpus_while_the_run_waited_is_not_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_happened_to_gpus_while_run_waited_is_not_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, asked = [100.0], dict[str, list[str]]()
 
     def ask(queries: dict[str, list[str]], _: float) -> dict[str, QueryAnswer]:

@@ -64,9 +64,7 @@ def test_a_name_with_spaces_and_brackets_does_not_hide_the_start_time(tmp_path: 
     assert (processes.start_time(child.pid) or "").isdigit()
 
 
-def test_processes_of_a_run_are_those_with_exactly_its_mark_and_those_of_its_group(
-    tmp_path: Path, spawn: Spawn
-) -> None:
+def test_processes_of_run_are_those_with_exactly_its_mark_and_those_of_its_group(tmp_path: Path, spawn: Spawn) -> None:
     process, other = tmp_path / "1", tmp_path / "11"
     marked, unmarked = spawn(mark=process), spawn()
     spawn(mark=other)

@@ -297,9 +297,7 @@ def test_after_the_first_time_only_the_difference_is_sent_and_no_history(repo: P
     assert old not in objects(Path(journey.host.path))
 
 
-def test_a_base_that_the_host_lacks_is_said_and_everything_will_do(
-    repo: Path, tmp_path: Path, journey: Journey
-) -> None:
+def test_a_base_that_host_lacks_is_said_and_everything_will_do(repo: Path, tmp_path: Path, journey: Journey) -> None:
     (repo / "large.txt").write_text("".join(f"{number}\n" for number in range(5000)))
     snapshot = journey.go(repo)
     with open(repo / "large.txt", "a") as out:
@@ -313,9 +311,7 @@ def test_a_base_that_the_host_lacks_is_said_and_everything_will_do(
 
 
 @pytest.mark.parametrize("removed", ["big", "big/file.txt"])
-def test_a_base_of_which_the_user_has_thrown_away_a_part_does_not_matter(
-    repo: Path, journey: Journey, removed: str
-) -> None:
+def test_base_of_which_user_has_thrown_away_a_part_does_not_matter(repo: Path, journey: Journey, removed: str) -> None:
     (repo / "big").mkdir()
     (repo / "big/file.txt").write_text("x" * 5000)
     commit(repo)

@@ -113,9 +113,7 @@ CLUSTER = HostSpec("c", kind="slurm", address="login", partition="p", gres="gpu:
         (QueryAnswer(None, "", "sinfo: No such file or directory"), HostFacts(gpu_problem="no sinfo on PATH")),
     ],
 )
-def test_of_a_cluster_slurm_is_asked_and_its_login_node_needs_no_docker(
-    answer: QueryAnswer, expected: HostFacts
-) -> None:
+def test_of_cluster_slurm_is_asked_and_its_login_node_needs_no_docker(answer: QueryAnswer, expected: HostFacts) -> None:
     asked = queries.fact_queries(CLUSTER, gpus=True, container=True)
     assert asked == {"gpus": ["sinfo", "--noheader", "--format=%G", "--partition=p"]}
     assert queries.parse_facts(CLUSTER, {"gpus": answer}, simulates=True) == expected

@@ -79,9 +79,7 @@ def log(person: Any) -> str:
     return str(next(iter(person.logs().values())))
 
 
-def test_the_failed_step_and_those_after_it_run_again_with_the_edit_in_the_kept_workspace(
-    someone: Any, host: str
-) -> None:
+def test_failed_step_and_those_after_it_run_again_with_the_edit_in_the_kept_workspace(someone: Any, host: str) -> None:
     id = fail(someone, host)
     someone.write("tests/job.sh", PASSES)
     someone.write("other/two", "two\n")

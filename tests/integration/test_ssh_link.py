@@ -229,9 +229,7 @@ def test_a_host_that_opens_no_more_sessions_is_no_dead_link(sshd: Sshd, monkeypa
 # Losing
 
 
-def test_a_killed_server_process_ends_the_socket_and_the_next_command_connects_again(
-    sshd: Sshd, connect: Connect
-) -> None:
+def test_a_killed_server_process_ends_socket_and_the_next_command_connects_again(sshd: Sshd, connect: Connect) -> None:
     box = sshd.start("box")
     link = connect("box")
     with link.open("echo there; sleep 60") as sock:

@@ -88,9 +88,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("fact", "line", "is_one"), SAID)
-def test_what_a_container_runtime_and_an_srun_without_pyxis_say_of_themselves(
-    fact: str, line: str, is_one: bool
-) -> None:
+def test_what_a_container_runtime_and_srun_without_pyxis_say_of_themselves(fact: str, line: str, is_one: bool) -> None:
     assert getattr(_read(f"{line}\nTry 'srun --help'\n"), fact) == (line if is_one else "")
 
 

@@ -99,9 +99,7 @@ def job(script: str = "python tests/x.py", **more: Any) -> Job:
 
 
 @pytest.mark.parametrize(("path", "mounts", "expected"), CASES["a path in the container is found through its mounts"])
-def test_a_path_in_the_container_is_found_through_its_mounts(
-    path: str, mounts: dict[str, str], expected: str | None
-) -> None:
+def test_path_in_container_is_found_through_its_mounts(path: str, mounts: dict[str, str], expected: str | None) -> None:
     host_path = place(path, container(job(INLINE)), HostSpec("box", mounts=mounts), ENV)
     assert host_path.path == expected
     assert bool(host_path.why) == (expected is None)

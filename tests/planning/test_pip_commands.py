@@ -91,9 +91,7 @@ def test_a_step_with_an_override_of_the_person_is_left_to_them() -> None:
 @pytest.mark.parametrize(
     ("requirement", "versions", "other"), CASES["a version that is gone is replaced by the nearest"]
 )
-def test_a_version_that_is_gone_is_replaced_by_the_nearest(
-    requirement: str, versions: list[str], other: str | None
-) -> None:
+def test_version_that_is_gone_is_replaced_by_nearest(requirement: str, versions: list[str], other: str | None) -> None:
     assert pip_commands.replacement(requirement, versions) == other
 
 

@@ -345,9 +345,7 @@ def test_secrets_come_from_the_environment_and_stand_nowhere_in_the_script(runne
     assert "# Secrets come from your environment: TOKEN MY-TOKEN" in (runner.directory / "run.sh").read_text()
 
 
-def test_a_secrets_value_is_not_looked_through_for_another_and_one_that_is_not_set_is_empty(
-    runner: ScriptRunner,
-) -> None:
+def test_secrets_value_is_not_looked_through_for_another_and_one_that_is_not_set_is_empty(runner: ScriptRunner) -> None:
     a, b, unset = (secrets.mark(name) for name in ("A", "B", "UNSET"))
     names, environ = ("A", "B", "UNSET"), {"A": "${B}", "B": "b"}
     ran = runner.run(step(f"echo '{a}' '{b}' '<{unset}>' \"<$C>\"\n"), env={"C": unset}, secrets=names, environ=environ)
@@ -392,9 +390,7 @@ def install_steps(runner: ScriptRunner, python: str, *steps: PlannedStep) -> Pat
     return setup
 
 
-def test_the_first_row_runs_the_install_steps_and_all_take_over_what_they_left(
-    runner: ScriptRunner, fake_python: str
-) -> None:
+def test_first_row_runs_install_steps_and_all_take_over_what_they_left(runner: ScriptRunner, fake_python: str) -> None:
     install = (
         'echo installing; echo /from/setup >> "$GITHUB_PATH"\n'
         "printf 'LEFT<<E\\na b\\nc\\nE\\nodd-name=o d d\\n' >> \"$GITHUB_ENV\"\n"
@@ -410,9 +406,7 @@ def test_the_first_row_runs_the_install_steps_and_all_take_over_what_they_left(
         assert ("\ninstalling\n" in ran.log) is installs
 
 
-def test_install_steps_that_fail_block_the_row_and_are_not_taken_for_done(
-    runner: ScriptRunner, fake_python: str
-) -> None:
+def test_install_steps_that_fail_block_row_and_are_not_taken_for_done(runner: ScriptRunner, fake_python: str) -> None:
     setup = install_steps(runner, fake_python, step("exit 7\n"))
     ran = runner.run(step("echo row\n"), setup=str(setup))
     assert ran.code == 125

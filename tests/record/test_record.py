@@ -30,9 +30,7 @@ EDITS = [
 ]
 
 
-def test_the_record_names_the_rows_and_the_parts_that_changed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_record_names_the_rows_and_the_parts_that_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkout = shutil.copytree(SAMPLE, tmp_path / "tiny-slime")
     workflow = checkout / record.PR_TEST
     jobs = re.split(r"\n\n  (?=\S)", workflow.read_text())

@@ -52,9 +52,7 @@ def evidence(*processes: ProcessEvidence, **packages: dict[str, str]) -> RunEvid
         (("python", "-c", "pass"), (TORCH,), False),
     ],
 )
-def test_the_process_that_ran_the_test(
-    argv: tuple[str, ...], imports: tuple[ImportedModule, ...], is_test: bool
-) -> None:
+def test_process_that_ran_the_test(argv: tuple[str, ...], imports: tuple[ImportedModule, ...], is_test: bool) -> None:
     first = process(1, "python", "-m", "pip", "install", "-e", ".")
     found = probe_evidence.test_process(evidence(first, process(2, *argv, imports=imports)), TEST)
     assert (found is not None and found.pid == 2) == is_test

@@ -74,9 +74,7 @@ def test_a_host_whose_first_rows_end_before_their_tests_is_dropped_and_they_run_
     assert message.startswith("dropping host broken: no test of its first two rows ran (")
 
 
-def test_rows_that_end_before_their_tests_on_every_host_keep_their_status_and_the_last_host_takes_all(
-    played: Make,
-) -> None:
+def test_rows_that_end_before_their_tests_on_every_host_keep_their_status_and_last_host_takes_all(played: Make) -> None:
     world = played({"a": 8, "b": 8}, {f"r{n}": 2 for n in range(8)})
     world.acts.update({(row, "*"): Act(SET_UP) for row in world.rows})
     done = world.execute_label(jobs=1)
@@ -180,9 +178,7 @@ def test_every_attempt_keeps_its_own_record_and_the_table_s_log_is_the_last_one_
     assert read_json(str(runs / "03/record.json"))["attempts"][0]["reason"] == before.reason
 
 
-def test_a_row_that_cannot_be_planned_for_a_host_is_tried_on_another(
-    played: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_that_cannot_be_planned_for_host_is_tried_on_another(played: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     world = played({"a": 8, "b": 8}, {"one": 4, "two": 4})
     asked = threading.Event()  # b is ready once a was asked
     facts, write_plan = simulated.Played.facts, simulated.Played.write_plan
@@ -352,9 +348,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("retry_failed", "attempts", "again"), CASES.values(), ids=CASES)
-def test_a_row_is_tried_again_only_for_the_environments_sake(
-    retry_failed: bool, attempts: list[str], again: bool
-) -> None:
+def test_a_row_is_tried_again_only_for_environments_sake(retry_failed: bool, attempts: list[str], again: bool) -> None:
     hosts = [session("a"), session("b")]
     run = executing([row()], hosts, retry_failed=retry_failed)
     for host, status in zip(hosts, attempts, strict=False):

@@ -224,9 +224,7 @@ def test_a_matrix_of_a_caller_that_waits_for_a_job_is_an_error_that_names_it(com
 
 
 @pytest.mark.parametrize("name", ["../../secret.yml", ".github/workflows/../../../../secret.yml", "link.yml"])
-def test_a_workflow_outside_of_the_checkout_is_not_read(
-    commit: Callable[[str], Path], tmp_path: Path, name: str
-) -> None:
+def test_a_workflow_outside_of_checkout_is_not_read(commit: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     path = commit(
         "on: push\njobs:\n  away: {uses: ./NAME}\n  own: {runs-on: x, steps: [{run: x}]}\n".replace("NAME", name)
     )

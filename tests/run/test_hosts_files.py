@@ -52,9 +52,7 @@ def test_without_any_file_there_are_the_built_in_hosts(place: Path) -> None:
     assert config.hosts["sim"].simulate and config.hosts["sim"].gpus == 8
 
 
-def test_a_later_layer_changes_keys_of_a_host_and_keeps_the_others(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_later_layer_changes_keys_of_a_host_and_keeps_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = "overrides: [{job: a, step: b, run: %s}]\n"
     users(place).write_text("hosts:\n  box: {kind: ssh, address: user, gpus: 1}\n" + overrides % "user")
     (place / "hosts.yaml").write_text("hosts:\n  box:\n    address: here\n" + overrides % "here")

@@ -222,9 +222,7 @@ def test_every_cpu_label_is_one_run_on_this_machine_and_the_rest_one_on_the_host
     ]
 
 
-def test_without_a_changed_test_nothing_runs_and_the_reason_is_said(
-    runs: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_changed_test_nothing_runs_and_reason_is_said(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert runs("") == []
     assert "vacuous: label changed has no row: no test file is new or modified" in capsys.readouterr().out
 
@@ -244,9 +242,7 @@ def test_a_row_starts_ray_if_it_has_gpus_and_its_test_does_or_the_runner_takes_i
         assert [planner._starts_ray(each) for each in rows] == starts
 
 
-def test_an_interrupt_while_a_command_closes_ends_one_step_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_while_a_command_closes_ends_one_step_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(store.HOME_ENV, str(tmp_path))
     batch, closed = store.new_batch("ckpt"), list[str]()
 

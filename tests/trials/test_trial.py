@@ -179,9 +179,7 @@ def test_what_happens_to_the_checkout_meanwhile_does_not_matter(
     assert not pin.directory.exists()
 
 
-def test_an_unchanged_checkout_is_taken_itself_and_a_branch_that_moves_on_as_it_was(
-    checkout: Path, tmp_path: Path
-) -> None:
+def test_unchanged_checkout_is_taken_itself_and_branch_that_moves_on_as_it_was(checkout: Path, tmp_path: Path) -> None:
     with pinned(source(checkout), None) as pin:
         unchanged = pin.take(checkout, None)
         assert (unchanged.checkout, unchanged.checkout.path) == (pin.checkout, str(checkout)), "it is taken itself"

@@ -237,9 +237,7 @@ def test_a_new_interpreter_is_seen_and_stays_so_under_a_path_of_the_jobs_own(lat
     assert [failure.chain[0].type for failure in second.exceptions] == ["builtins.KeyError"]
 
 
-def test_the_program_sees_the_path_and_the_sitecustomize_that_it_would_have_without(
-    late: Interpreter, tmp_path: Path
-) -> None:
+def test_program_sees_path_and_the_sitecustomize_that_it_would_have_without(late: Interpreter, tmp_path: Path) -> None:
     program = "import sys; print(sys.path, 'sitecustomize' in sys.modules)"
     plain = make_interpreter(tmp_path / "plain", str(Path(late.venv / "bin/python").resolve()), probe=False)
     before = plain("-c", program, env={"PYTHONPATH": "/a:/b"})[1]

@@ -77,9 +77,7 @@ def test_a_download_counts_as_there_and_is_not_requested_again(
     ],
     ids=["changed", "removed", "unknown", "touched", "whole"],
 )
-def test_files_are_trusted_as_the_library_trusts_them(
-    hub: Hub, repo: Repo, tmp_path: Path, change: Any, word: str
-) -> None:
+def test_files_are_trusted_as_library_trusts_them(hub: Hub, repo: Repo, tmp_path: Path, change: Any, word: str) -> None:
     pending = wanted(repo, str(tmp_path / "m"))
     snapshot_download("org/m", endpoint=hub.url, local_dir=tmp_path / "m")
     change(tmp_path / "m")

@@ -352,9 +352,7 @@ NEWEST = [
 
 
 @pytest.mark.parametrize(("runs", "jobs"), NEWEST)
-def test_of_a_pull_request_the_newest_failure_is_meant(
-    api: Serving, runs: list[Any], jobs: dict[int, list[Any]]
-) -> None:
+def test_of_a_pull_request_newest_failure_is_meant(api: Serving, runs: list[Any], jobs: dict[int, list[Any]]) -> None:
     pull(api, runs, jobs)
     for url, pulls in ((f"{WEB}/pull/45", 45), (f"{WEB}/commit/bbbbbbb", None)):
         assert (job_at(url).id, job_at(url).pull_request) == (9, pulls)

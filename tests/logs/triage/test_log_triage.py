@@ -104,9 +104,7 @@ IMPORTS = [
 
 
 @pytest.mark.parametrize(("module", "verdict", "cause", "group"), IMPORTS)
-def test_a_module_that_the_code_under_test_lacks_is_its_own_fault(
-    module: str, verdict: str, cause: str, group: str
-) -> None:
+def test_module_that_code_under_test_lacks_is_its_own_fault(module: str, verdict: str, cause: str, group: str) -> None:
     log = f"""Traceback (most recent call last):
   File "/w/tests/test_x.py", line 3, in <module>
     from {module} import x
@@ -260,9 +258,7 @@ FIRST = [
 
 
 @named(("processes", "first"), FIRST)
-def test_the_rank_that_ended_first_is_named_before_what_the_log_says(
-    processes: list[ProcessEvidence], first: str
-) -> None:
+def test_rank_that_ended_first_is_named_before_what_the_log_says(processes: list[ProcessEvidence], first: str) -> None:
     known = JobKnowledge(RunEvidence(processes=tuple(processes)))
     without = analyse(NO_ROOM, JobEnd("exit", 1)).reason
     reason = analyse(NO_ROOM, JobEnd("exit", 1), known).reason

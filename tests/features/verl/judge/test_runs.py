@@ -176,9 +176,7 @@ def test_a_preflight_that_does_not_pass_blocks_and_skips_the_run(text: str, writ
     assert lines(summary)[VARIANTS] == f"Skipped - Megatron-FSDP: not run: {why}"
 
 
-def test_a_resume_with_another_rollout_passes_with_a_limitation_and_one_with_other_tensors_does_not(
-    writer: Writer,
-) -> None:
+def test_resume_with_another_rollout_passes_with_limitation_and_one_with_other_tensors_does_not(writer: Writer) -> None:
     def last(old: str, new: str) -> Summary:
         return writer.ran(asked(1), log=lambda text: new.join(text.rsplit(old, 1)))
 
