@@ -313,7 +313,7 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 2_500,
     "ci_tasks/*.py": 996,
-    "ci_tasks/agent": 5_926,
+    "ci_tasks/agent": 5_925,
     "ci_tasks/checkout": 591,
     "ci_tasks/cli": 1_201,
     "ci_tasks/features": 5_730,
@@ -326,7 +326,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_578,
     "ci_tasks/workflow": 1_992,
     "docs": 128,
-    "tests": 31_931,
+    "tests": 31_954,
 }
 
 

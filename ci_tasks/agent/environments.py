@@ -323,7 +323,6 @@ def shareable(directory: str) -> Dict[str, List[str]]:
 
 def move(files: Sequence[str], directory: str, prefix: str) -> None:
     """Move files of the venv into the prefix, read-only; scripts are copied."""
-    os.makedirs(site_packages(prefix))
     for file in dict.fromkeys(files):  # two distributions may have a file, and byte code of a wheel is listed twice
         source, target = os.path.join(directory, file), os.path.join(prefix, file)
         os.makedirs(os.path.dirname(target), exist_ok=True)

@@ -6,10 +6,12 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -18,7 +20,7 @@ from ci_tasks.agent.docker_argv import ContainerRules
 from ci_tasks.agent.records import Plan, QueryAnswer, SlurmAllocation, Status
 from ci_tasks.agent.run_directory import RunDir, read_plan, read_status
 from ci_tasks.config import HostSpec
-from ci_tasks.hosts import executor
+from ci_tasks.hosts import executor, queries
 from ci_tasks.hosts.executor import Executor, InstallLog, LocalExecutor, PreparedRow, SlurmExecutor, take_host_snapshot
 from ci_tasks.hosts.runs import KILL, WATCHING, RemoteRun
 from ci_tasks.planning.placement import HostFacts
@@ -239,6 +241,17 @@ def test_a_partitions_time_limit_counts_in_the_plan_and_in_the_request_to_slurm(
     cluster.write_plan(run, Plan(timeout_minutes=30))
     assert read_plan(run).timeout_minutes == 15
     assert "#SBATCH --time=20" in (tmp_path / "batch.sh").read_text().splitlines()
+
+
+@pytest.mark.parametrize(("container", "asked"), [(False, 0), (True, 1)])
+def test_docker_is_asked_about_only_for_rows_with_a_container(
+    local: Local, monkeypatch: pytest.MonkeyPatch, container: bool, asked: int
+) -> None:
+    query = mock.Mock(side_effect=queries.fact_queries)
+    monkeypatch.setattr(queries, "fact_queries", query)
+    with closing(LocalExecutor(HostSpec("local", runtime="docker"))) as executor:
+        executor.facts(gpus=0, container=container, simulates=False)
+    assert query.call_count == asked
 
 
 def test_a_row_wider_than_every_node_is_told_so(cluster: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,12 @@ def test_files_that_ci_would_convert_are_named() -> None:
     ]
 
 
+@pytest.mark.parametrize(("image", "whose"), [("", "the runner's"), ("    container: a/b\n", "the image's own")])
+def test_what_a_job_installs_stays_with_it_and_the_rest_is_the_machines(image: str, whose: str) -> None:
+    found = deviation(plan(workflow(image + STEPS.replace("pytest", "pip install x")), BARE), "Python packages")
+    assert (found.ci, found.here) == (whose, "a venv over the python3 on PATH")
+
+
 @pytest.mark.parametrize(
     ("host", "body", "runner", "others"),
     [

@@ -79,6 +79,7 @@ class Job:
     begun: bool = False
     over: bool = False
     cancelled: bool = False
+    killed: bool = False
     never: tuple[str, str] | None = None
 
     def start(self) -> None:
@@ -147,7 +148,7 @@ class Host:
         )
 
     def end(self, job: Job, kill: bool) -> None:
-        job.cancelled = True
+        job.cancelled, job.killed = True, job.killed or kill
         if not self.up and not job.begun:
             job.never = job.never or (CANCELLED, "cancelled")
         elif kill and not self.up:

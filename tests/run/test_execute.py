@@ -242,6 +242,7 @@ def test_ctrl_c_cancels_what_runs_and_what_never_began_has_a_record_too(played: 
     assert by_row(done)["three"].reason == "cancelled before it started"
     assert done.exit_code == 130
     assert any(line.startswith("cancelling the running rows (2)") for line in world.view.messages)
+    assert not any(job.killed for host in world.hosts.values() for job in host.jobs.values()), "they may clean up"
 
 
 def test_ctrl_c_gives_up_at_once_on_hosts_whose_link_is_down(played: Make) -> None:

@@ -111,6 +111,12 @@ def test_a_log_that_is_not_there_or_has_no_reward_is_an_error(tmp_path: Path) ->
         read_baseline(str(tmp_path / "log"))
 
 
+@pytest.mark.parametrize("file", ["summary.json", "verl.json"])
+def test_a_run_of_no_level_that_ended_adds_nothing_to_its_report(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_text("{}")
+    assert level_run.criteria(str(tmp_path)) == []
+
+
 def test_a_tree_is_named_by_the_commit_that_git_knows_and_the_files_that_differ() -> None:
     tree = Checkout(commit="f" * 40, tree="", head="a" * 40, dirty=("src/x.py", "b.py"))
     assert repository(tree) == f"{'a' * 12} plus src/x.py, b.py"

@@ -72,6 +72,8 @@ BUILT: list[tuple[dict[str, Any], str, str]] = [
     ({"model": {"trainable": 73728}}, "Fail", "every parameter is trainable beside the adapters"),
     ({"model": {"adapters": {}}}, "Fail", "no trained model has an adapter"),
     ({"model": {"adapters": {"LoRALinear": 1}}}, "Fail", "1 adapter in 16 layers"),
+    ({"model": {"adapters": {"LoRALinear": 15}}, "sizes": []}, "Fail", "15 adapters in 16 layers"),
+    ({"model": {"adapters": {"LoRALinear": 14}}, "sizes": {"pipeline": 0}}, "Fail", "14 adapters in 16 layers"),
     ({"model": {"wrappers": ["FullyShardedDataParallel"]}}, "Fail", "Megatron-FSDP was built, not DDP"),
     ({"model": [{}, {"trainable": 0}]}, "Not proven", "a model has 0 trainable parameters"),
     ({"sizes": {"tensor": 2}}, "Fail", "tensor 2 in the built models, not 1"),
