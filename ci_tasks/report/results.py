@@ -327,4 +327,4 @@ def advice_without_gpu_host(records: Sequence[RunRecord], config: Config) -> lis
     from ci_tasks.config import how_to_add  # reads YAML, which looking at runs does not need
 
     lacks = any(record.status == words.BLOCKED and _LACKS.search(record.reason) for record in records)
-    return ["", how_to_add()] if lacks and not config.has_gpu_hosts else []
+    return [how_to_add()] if lacks and not config.has_gpu_hosts else []

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
@@ -113,8 +113,16 @@ def find_rows(
         files = _changed_tests(source, changed, workspace) if changed else {}
         if changed and not run_needs:
             return _by_rule(source, job, event, changed.matrix(files))
+        others = [name for id, names in needed.items() if id not in missing for name in names]
         for id, names in missing.items():
-            event = _with_outputs(source, id, names, event, workspace, checkout)
+            try:
+                event = _with_outputs(source, id, event, workspace, checkout)
+            except CiTasksError as error:  # all that a person has to give, at once
+                unknown = error.names if isinstance(error, UnknownValueError) else ()
+                outputs = names or [f"needs.{id}.outputs.{name}" for name in source.workflow.jobs[id].outputs]
+                if unknown or not error.hint:
+                    error.hint = how_to_give([*(unknown if error.hint else outputs), *others])
+                raise
     runs = rows.row_resolver(source.workflow, job, rows.blank_row(job), event).decide(job.condition) is not False
     return JobRows(job, _rows(source, job, event) if runs else [], event)
 
@@ -126,24 +134,24 @@ def _runs_here(source: CheckoutSource, id: str) -> bool:
 
 
 def _with_outputs(
-    source: CheckoutSource, id: str, names: Sequence[str], event: EventContext, workspace: Path, checkout: Checkout
+    source: CheckoutSource, id: str, event: EventContext, workspace: Path, checkout: Checkout
 ) -> EventContext:
-    """The event that knows the outputs of the job, and of the jobs that it needs for them. `names` are needed."""
+    """The event that knows the outputs of the job, and of the jobs that it needs for them."""
     if id in event.outputs:
         return event
     workflow, job = source.workflow, source.workflow.jobs[id]
     called = {each.own_id: each for each in workflow.jobs.values() if each.call and each.call.caller.id == id}
     if not called:
-        for other, its in rows.needed_outputs(workflow, overridden(job, source.suite_overrides), event).items():
+        for other in rows.needed_outputs(workflow, overridden(job, source.suite_overrides), event):
             if _runs_here(source, other):
-                event = _with_outputs(source, other, its, event, workspace, checkout)
-        outputs, artifacts = _run_job(source, job, names, event, workspace, checkout)
+                event = _with_outputs(source, other, event, workspace, checkout)
+        outputs, artifacts = _run_job(source, job, event, workspace, checkout)
         return replace(event, outputs={**event.outputs, id: outputs}, artifacts={**event.artifacts, **artifacts})
     file = next(each.call.workflow for each in called.values() if each.call)
     read = expressions.references(" ".join(str(raw) for raw in file.outputs.values()))
     for own_id, each in called.items():
         if any(name.startswith(f"jobs.{own_id}.") for name in read):
-            event = _with_outputs(source, each.id, (), event, workspace, checkout)
+            event = _with_outputs(source, each.id, event, workspace, checkout)
     jobs = {name: {"outputs": event.outputs.get(each.id, {})} for name, each in called.items()}
     resolve = rows.row_resolver(workflow, job, rows.blank_row(job), event).with_contexts(jobs=jobs)
     return replace(event, outputs={**event.outputs, id: resolve.strings(file.outputs)})
@@ -185,10 +193,9 @@ def _clone(source: CheckoutSource, base: str | None) -> Iterator[tuple[Path, Che
 
 
 def _run_job(
-    source: CheckoutSource, job: Job, names: Sequence[str], event: EventContext, workspace: Path, checkout: Checkout
+    source: CheckoutSource, job: Job, event: EventContext, workspace: Path, checkout: Checkout
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The job's outputs, of which `names` are needed, and the artifacts that it uploaded, after its steps have run in
-    `workspace`."""
+    """The job's outputs, and the artifacts that it uploaded, after its steps have run in `workspace`."""
     if why := _why_not_here(job):
         message = f"its output decides the rows, and it cannot be run here: {why}"
         raise WorkflowError(message, file=source.workflow.path, job=job.id, line=job.line)
@@ -204,17 +211,12 @@ def _run_job(
     row = replace(rows.rows(source.workflow, job, here, source.suite.describe)[0], gpus=0)  # it only finds rows
     place = RunLocation("detect", run.path, checkout, OWN, str(workspace.parent), "")
     spec = HostSpec(name="local", runtime="none", timeout_minutes=5)
-    by_hand = how_to_give(names or [f"needs.{job.id}.outputs.{name}" for name in job.outputs])
-    try:
-        plan = make_plan(source.workflow, job, row, spec, here, source.suite_overrides, place).plan
-    except UnknownValueError as error:
-        raise UnknownValueError(error.message, hint=error.hint or by_hand) from None
+    plan = make_plan(source.workflow, job, row, spec, here, source.suite_overrides, place).plan
     create(run, plan, archive.for_this_machine())
     print(f"ci-tasks: running {job.id} here for its outputs", file=sys.stderr, flush=True)
     done = processes.run_program(["bash", run.script], plan.timeout_minutes * 60, job_environment(plan, run.path))
     if done.code != 0:
-        message = f"job {job.id}, whose output decides the rows, ends with {done.code}: {done.last_line}"
-        raise CiTasksError(message, hint=by_hand)
+        raise CiTasksError(f"job {job.id}, whose output decides the rows, ends with {done.code}: {done.last_line}")
     resolve = rows.row_resolver(source.workflow, job, row, here)
     written = {step.id: _written(os.path.join(run.outputs, step.id)) for step in job.steps if step.id}
     resolve.contexts["steps"] = {step: {"outputs": outputs} for step, outputs in written.items()}

@@ -230,9 +230,9 @@ def print_results(result: BatchResult, also: Sequence[str] = (), *, all_deviatio
     deviations = results.deviations(records, width, known, f"ci-tasks report {','.join(batches)} --deviations")
     times = results.wall_time(records)
     table = results.table(records, [run.log if run else "" for run in runs], width)
-    lines = ["", *table, "", *deviations, "", *times, *([""] if times else [])]
-    print("\n".join([*lines, *kept_lines(result), *also]))
-    print(f"{result.id}: {results.summary(records)}", flush=True)
+    ends = [*kept_lines(result), *also, f"{result.id}: {results.summary(records)}"]
+    blocks = ["\n".join(lines) for lines in (table, deviations, times, ends) if lines]
+    print("", "\n\n".join(blocks), sep="\n", flush=True)
     return result
 
 

@@ -11,7 +11,7 @@ a value that only GitHub knows; `value`, `decide` and `shown` are for callers th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import reduce
 from typing import Any
@@ -249,7 +249,9 @@ _OF_THE_EVENT = ("github.event.", "github.head_ref", "github.actor", "github.tri
 
 
 class UnknownValueError(WorkflowError):
-    """A value that only GitHub knows would decide what runs."""
+    """A value that only GitHub knows would decide what runs. `names` of its contexts give it."""
+
+    names: Sequence[str] = ()
 
 
 class Resolver:
@@ -358,7 +360,9 @@ class Resolver:
     def _unknown(self, unknown: Unknown, raw: Any, step: Step | None) -> UnknownValueError:
         # Its name is what the file says, but for the spelling of an index.
         place = self._place(raw if isinstance(raw, str) else "", unknown.names[0].removesuffix(".*"), 0, step)
-        return UnknownValueError(_why_unknown(unknown), **place, hint=how_to_give(unknown.names))
+        error = UnknownValueError(_why_unknown(unknown), **place, hint=how_to_give(unknown.names))
+        error.names = unknown.names
+        return error
 
     def _place(self, raw: str, text: str, position: int, step: Step | None) -> dict[str, Any]:
         begin = getattr(raw, "line", 0) or (step.line if step else self.line)

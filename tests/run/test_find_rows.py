@@ -367,11 +367,13 @@ def test_a_clone_of_ours_has_workflows_and_is_no_checkout_to_test(monkeypatch: p
     assert find_checkout(None)[0] != resources.path(SAMPLE).parent.parent
 
 
-def test_outputs_of_a_job_that_cannot_be_run_here_are_named(commit: Callable[[str], Path]) -> None:
+def test_all_outputs_of_jobs_that_cannot_be_run_here_are_named_at_once(commit: Callable[[str], Path]) -> None:
     steps = "steps: [{id: s, run: x}, {run: 'echo ${{ fromJSON(steps.s.outputs.y).z }}'}]"
-    needs = "needs: a, runs-on: x, strategy: {matrix: '${{ fromJSON(needs.a.outputs.m) }}'}, steps: [{run: x}]"
+    needs = "needs: [a, g], runs-on: x, strategy: {matrix: '${{ fromJSON(needs.a.outputs.m) }}'}"
+    needs += ", steps: [{run: 'echo ${{ needs.g.outputs.v }}'}]"
     a = f"runs-on: ubuntu-latest, outputs: {{other: 1, m: 1}}, {steps}"
-    path = commit(f"on: push\njobs:\n  a: {{{a}}}\n  b: {{{needs}}}\n")
+    g = "runs-on: x, outputs: {v: 1}, container: {image: g}, steps: [{run: x}]"
+    path = commit(f"on: push\njobs:\n  a: {{{a}}}\n  g: {{{g}}}\n  b: {{{needs}}}\n")
     with pytest.raises(UnknownValueError, match="known only while it runs") as caught:
         find_rows(source := open_source(str(path)), "b", event_context(source), "HEAD")
-    assert caught.value.hint == "give --output a.m=VALUE"
+    assert caught.value.hint == "give --output a.m=VALUE --output g.v=VALUE"
