@@ -355,8 +355,9 @@ class LocalExecutor(Executor):
 
     def release(self, row: PreparedRow) -> None:
         super().release(row)
-        if row.plan.setup is None and not read_status(row.run).kept:
-            shutil.rmtree(row.run.workspace, ignore_errors=True)
+        if not read_status(row.run).kept:
+            for path in (row.run.bin, row.run.workspace)[: 1 + (row.plan.setup is None)]:
+                shutil.rmtree(path, ignore_errors=True)
 
     def release_retried(self, row: PreparedRow) -> list[str]:
         assert row.plan.retry is not None

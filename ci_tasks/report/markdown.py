@@ -77,7 +77,7 @@ def _details(summary: str, lines: Sequence[str]) -> str:
     return "\n".join([f"<details><summary>{summary}</summary>", "", *lines, "", "</details>", ""])
 
 
-_HOME = re.compile(r"(?<![\w.])/(?:home|Users)/([\w.-]+)|(?<![\w./])/root(?![\w.-])")
+_HOME = re.compile(r"(?<![\w.])/(?:home|Users)/([\w.-]+)")
 _BOUNDED = r"(?<![\w.~}})>-]){}(?![\w-]|\.\w)"  # not a part of a longer path or word
 _SHORTEST = 3  # letters of a name that is hidden wherever it stands
 _SHARED = {"root", "runner", "ubuntu", "user", "slime", "verl"}  # accounts that name no person, or are words of ours

@@ -168,6 +168,13 @@ def test_what_they_installed_stays_for_a_row_that_is_kept(local: Local) -> None:
     assert (local.batch.path / "environments/key/venv").exists()
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_only_a_run_that_is_kept_keeps_its_agent(local: Local, keep: bool) -> None:
+    local.wait(row := local.start("02", "exit 3", keep=keep))
+    local.executor.release(row)
+    assert os.path.exists(row.run.agent) == os.path.exists(row.run.workspace) == keep
+
+
 def test_steps_that_fail_are_a_problem_with_the_line_that_says_why_and_run_again(local: Local) -> None:
     problem = local.install("echo no such wheel; exit 3")
     log = f"{local.batch.path}/environments/key/log"

@@ -88,7 +88,9 @@ def test_no_path_of_this_machine_and_no_user_is_in_it() -> None:
     why = "anna@h100a: /home/anna/x, /root/y"
     differs = {"what": "code", "ci": "merge", "here": "/home/anna/my_slime_/tests", "why": why}
     text = render("t", [record("a", checkout=checkout, deviations=[differs], reason="in /Users/bob/z, /data/root/a")])
-    assert "| code | merge | my_slime_/tests | USER@" in text and "~/x, ~/y" in text and "in ~/z, /data/root/a" in text
+    assert (
+        "| code | merge | my_slime_/tests | USER@" in text and "~/x, /root/y" in text and "in ~/z, /data/root/a" in text
+    )
     assert not [word for word in ("/home", "/Users", "anna", "bob") if word in text]
 
 
@@ -103,6 +105,6 @@ def test_directories_of_ours_and_sources_of_mounts_are_named() -> None:
     assert "$CI_TASKS_HOME/runs/b/01/log, mounts[/mnt/ci]/m, /srv/ours-too, /a/srv/ours |" in text
     other = "gcc -I/srv/slime/include /srv/slime.log /srv/slime. ~/srv/ours mounts[/root/m] in /users/bob."
     assert Public([record("a", checkout=checkout)], places).text(other) == (
-        "gcc -Islime/include slime.log slime. ~/srv/ours mounts[~/m] in ~."
+        "gcc -Islime/include slime.log slime. ~/srv/ours mounts[/root/m] in ~."
     )
-    assert "--with sglang=sglang, USER@" in text and "| ~/x |" in text and "| code | ~/models |" in text
+    assert "--with sglang=sglang, USER@" in text and "| ~/x |" in text and "| code | /root/models |" in text
