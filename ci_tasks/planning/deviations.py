@@ -102,7 +102,7 @@ def _of_job(workflow: Workflow, job: Job, row: Row, event: EventContext, resolve
     """Keys of the workflow and the job that have no effect here; that rows run beside each other, that the job runs at
     all, and without the jobs before it, whose outputs are unknown unless they were run."""
     if not workflow.is_for_pull_requests:
-        yield Deviation("event", ", ".join(workflow.events), "pull_request", "no pull request starts this workflow")
+        yield Deviation("event", ", ".join(workflow.events), "pull_request", "the workflow starts on other events")
     for key in (*workflow.unused, *job.unused):
         of_other_event = key.name.startswith("on.") and not key.name.startswith("on.pull_request")
         is_met = key.name == "on.pull_request.branches" and event.base in workflow.filters.get("branches", ())

@@ -286,12 +286,15 @@ class BatchJournal:
         return [(host, self.batch.run_dir(number)) for number, host in hosts.items()]
 
 
-def resumable(label: str, checkout: str) -> BatchJournal:
-    """The newest command of this label and checkout that has rows without an end. Raises UsageError if there is
-    none."""
+def resumable(label: str, checkout: str, only: str | None) -> BatchJournal:
+    """The newest command of this label and checkout that has rows without an end, and none but those that `only`
+    selects. Raises UsageError if there is none."""
+    parts = [part.strip() for part in (only or "").split(",")]
     for name in sorted(store.batches(), reverse=True):
         journal = read_journal(Batch(name, store.home() / "runs" / name))
         if journal is None or (journal.asked.label, journal.asked.checkout) != (label, checkout):
+            continue
+        if not all(any(part in row for part in parts) for row in journal.asked.rows):
             continue
         latest = [journal.attempts(row)[-1:] for row in journal.asked.rows]
         records = [read_run_record(run) for attempts in latest for _, run in attempts]

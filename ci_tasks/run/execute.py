@@ -195,9 +195,7 @@ class LabelExecution:
                 self._take_up(execution, *attempts[-1])
         ended, waiting = sum(execution.record is not None for execution in self.executions), len(self._waiting)
         running = len(self.executions) - ended - waiting
-        self.view.print_message(
-            f"resuming {journal.batch.id}: {ended} ended, {running} still running, {waiting} waiting"
-        )
+        self.view.print_message(f"resuming {journal.batch.id}: {ended} ended, {running} running, {waiting} waiting")
 
     def _take_up(self, execution: RowExecution, host: str, run: RunDir) -> None:
         """The last attempt. A host may know it; a cancelled attempt is followed by another one, and an attempt that was

@@ -108,6 +108,8 @@ def find_rows(
         return JobRows(job, _rows(source, job, event), event)
     if not run_needs and not changed:
         raise _undecided(source, job, event)
+    if run_needs:  # a large checkout takes its time
+        print(f"ci-tasks: running {', '.join(missing)} here for outputs", file=sys.stderr, flush=True)
     with _clone(source, base) as (workspace, checkout):
         event = replace(event, base_sha=find_commit(workspace, BASE) or "")
         files = _changed_tests(source, changed, workspace) if changed else {}
@@ -213,7 +215,6 @@ def _run_job(
     spec = HostSpec(name="local", runtime="none", timeout_minutes=5)
     plan = make_plan(source.workflow, job, row, spec, here, source.suite_overrides, place).plan
     create(run, plan, archive.for_this_machine())
-    print(f"ci-tasks: running {job.id} here for its outputs", file=sys.stderr, flush=True)
     done = processes.run_program(["bash", run.script], plan.timeout_minutes * 60, job_environment(plan, run.path))
     if done.code != 0:
         raise CiTasksError(f"job {job.id}, whose output decides the rows, ends with {done.code}: {done.last_line}")

@@ -85,7 +85,7 @@ def execute_label(
         raise UsageError(message, hint=hint)
     if view is None:  # of a trial, each run would say it
         print_override_warnings(config, source)
-    journal = resumable(request.label, str(source.path)) if options.resume else None
+    journal = resumable(request.label, str(source.path), request.only) if options.resume else None
     if journal:
         request = replace(request, rows=journal.asked.rows, only=None)
     with closing(prepare(source, config, request, open_executor, take_snapshot, journal)) as ready:

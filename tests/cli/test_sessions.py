@@ -87,7 +87,7 @@ POSARGS = [
     ("--hots x", "unknown option --hots; did you mean '--host'?", "`nox -s ckpt -- --help`"),
     ("--repo x", "unknown option --repo", "`nox -s ckpt -- --help`"),
     ("--jobs many", "--jobs takes a whole number of rows, not 'many'", "--jobs 4"),
-    ("--resume a", "--resume and --only cannot be combined", "use one"),
+    ("--last-failed a", "--last-failed and --only cannot be combined", "use one"),
 ]
 
 
@@ -105,5 +105,5 @@ def test_help_lists_the_options_and_runs_nothing(capsys: pytest.CaptureFixture[s
     assert shown.startswith("Usage: nox -s ckpt -- [ROWS] [OPTIONS]")
     assert " ".join(re.findall("^  --([a-z-]+)", shown, re.MULTILINE)) == (
         "host jobs fresh-env keep detach image repeat until-fail fail-fast last-failed retry-failed resume prefetch "
-        "base test give-up gpus no-probe no-persist with var input output github-event outputs-from workflow-dir"
+        "base give-up gpus no-probe no-persist with test var input output github-event outputs-from workflow-dir"
     )

@@ -113,17 +113,26 @@ def test_the_newest_command_that_was_left_is_found() -> None:
     end(left := begun(("one", 1, "a")), 1)
     end(begun(("one", 1, "a"), ("two", 2, "a")), 1, 2)
     begun(label="image")
-    assert events.resumable("ckpt", CHECKOUT).batch.id == left.id
+    assert events.resumable("ckpt", CHECKOUT, None).batch.id == left.id
+
+
+@pytest.mark.parametrize(("only", "found"), [(None, 0), ("two", 0), ("o, thr", 0), ("one", 1), ("on,tw", 0)])
+def test_a_command_is_resumed_only_if_all_its_rows_are_selected(only: str | None, found: int) -> None:
+    several, one = begun(rows=("two", "one")), begun(rows=("one",))
+    store.new_batch("ckpt")  # prepared nothing
+    newest = begun(rows=("two",))
+    assert events.resumable("ckpt", CHECKOUT, only).batch.id == (newest, one)[found].id
+    assert events.resumable("ckpt", CHECKOUT, "one").batch.id != several.id
 
 
 def test_an_attempt_without_an_end_is_unfinished() -> None:
     batch = begun(("one", 1, "a"), ("two", 2, "a"), ("one", 3, "b"))
     end(batch, 1, 2)
-    assert events.resumable("ckpt", CHECKOUT).batch.id == batch.id
+    assert events.resumable("ckpt", CHECKOUT, None).batch.id == batch.id
 
 
 @pytest.mark.parametrize(("label", "checkout"), [("image", CHECKOUT), ("ckpt", "/home/anna/other")])
 def test_another_label_or_checkout_is_not_resumed(label: str, checkout: str) -> None:
     begun()
     with pytest.raises(UsageError, match=f"no command of label {label}"):
-        events.resumable(label, checkout)
+        events.resumable(label, checkout, None)

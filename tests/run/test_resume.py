@@ -63,7 +63,7 @@ def test_every_row_ends_once(left: World) -> None:
     assert [name for host in left.hosts.values() for name in host.began if name != "late"] == [
         name for name in begun if name != "late"
     ], "what ran was found, and not begun again"
-    assert left.view.messages[0] == f"resuming {done.id}: 1 ended, 2 still running, 1 waiting"
+    assert left.view.messages[0] == f"resuming {done.id}: 1 ended, 2 running, 1 waiting"
 
 
 def test_the_second_command_tells_what_the_first_had_tried(left: World) -> None:

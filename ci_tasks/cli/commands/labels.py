@@ -132,7 +132,7 @@ class RunOptions(shared.RowOptions, shared.CheckoutOptions):
     fail_fast: bool = switch("cancel the other rows when one fails", nox=True, excludes=("detach", "repeat")).field()
     last_failed: bool = switch(_LAST_FAILED, nox=True, excludes=("only",)).field()
     retry_failed: bool = switch(_RETRY_FAILED, nox=True, excludes=("detach", "repeat", "until_fail")).field()
-    resume: bool = switch(_RESUME, nox=True, excludes=("only", "last_failed", "detach")).field()
+    resume: bool = switch(_RESUME, nox=True, excludes=("last_failed", "detach")).field()
     prefetch: bool = switch(_PREFETCH, feature="prefetch", nox=True).field()
     base: str | None = flags.BASE.field()
     json: bool = flags.JSON.field()

@@ -98,7 +98,7 @@ def triage(
     reader = log if isinstance(log, CandidateReader) else read_candidates(log, rules)
     normal = {stable(one.text) for green in known.passed for one in read_candidates(green, rules).candidates}
     candidates = CandidateList.of(reader, normal)
-    if printed := _uncaught_candidates(candidates.candidates, known.evidence, rules):
+    if printed := _uncaught(candidates.candidates, known.evidence, rules):
         candidates = replace(candidates, candidates=printed)
     ends = bool(exit_code) or reader.failed or _shows_death(candidates, reader.died_at)
     analysis = _Analysis(ranks.rank(candidates, failed=ends), reader, rules, exit_code, known)
@@ -218,9 +218,7 @@ def _lacks_package(candidate: Candidate) -> bool:
 # -- what the probe saw of the end -------------------------------------------------------------------------------------
 
 
-def _uncaught_candidates(
-    candidates: Sequence[Candidate], evidence: RunEvidence | None, rules: Rules
-) -> list[Candidate]:
+def _uncaught(candidates: Sequence[Candidate], evidence: RunEvidence | None, rules: Rules) -> list[Candidate]:
     """The candidates that print the exception which ended a process, first; none if the log has none.
 
     One that only passes on what another process raised does not count. The log decides in two cases: pytest reported a
