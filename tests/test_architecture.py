@@ -316,17 +316,17 @@ BUDGETS = {
     "ci_tasks/agent": 5_925,
     "ci_tasks/checkout": 591,
     "ci_tasks/cli": 1_201,
-    "ci_tasks/features": 5_731,
+    "ci_tasks/features": 5_733,
     "ci_tasks/hosts": 2_175,
-    "ci_tasks/logs": 2_955,
+    "ci_tasks/logs": 2_951,
     "ci_tasks/planning": 1_635,
-    "ci_tasks/report": 1_106,
-    "ci_tasks/results": 1_510,
+    "ci_tasks/report": 1_107,
+    "ci_tasks/results": 1_508,
     "ci_tasks/run": 2_601,
-    "ci_tasks/trials": 1_578,
+    "ci_tasks/trials": 1_582,
     "ci_tasks/workflow": 1_995,
     "docs": 128,
-    "tests": 31_970,
+    "tests": 31_978,
 }
 
 

@@ -15,11 +15,13 @@ _AGES = (("d", 86400), ("h", 3600), ("min", 60))
 _COUNTED = (PASSED, FAILED, BLOCKED)
 
 
-def plans(entries: Sequence[PlanEntry], width: int | None = None) -> list[str]:
-    """One line for each plan, at least one; then what is missing on the host, then the deviations."""
+def plans(entries: Sequence[PlanEntry], width: int | None = None, *, here: bool = True) -> list[str]:
+    """One line for each plan, at least one; then what is missing on the host, then the deviations. `here`: the plans
+    are for this machine."""
     directory = entries[0].run_dir.rpartition("/")[0]
     body = [(p.row, str(p.gpus), f"bash {shlex.quote(p.run_dir.rpartition('/')[2] + '/run.sh')}") for p in entries]
-    lines = [f"cd {shlex.quote(directory)}", "", *Table(body, ("ROW", "GPUS", "RUN BY HAND")).text(width)]
+    table = Table([row[: 2 + here] for row in body], ("ROW", "GPUS", "RUN BY HAND")[: 2 + here])
+    lines = [f"{'cd' if here else 'plans:'} {shlex.quote(directory)}", "", *table.text(width)]
     if secrets := sorted({name for p in entries for name in p.secrets}):
         lines += ["", f"Secrets, from the environment: {', '.join(secrets)}"]
     lacking: dict[str, list[str]] = {}

@@ -269,16 +269,14 @@ def overlay_use(overlay: Overlay, directory: str, evidence: RunEvidence | None) 
     return OverlayUse(f"shown: {who} seen to import it loaded it from there" if count else NOT_SEEN, compiled=compiled)
 
 
-def with_overlay_uses(
-    record: RunRecord, evidence: RunEvidence | None, places: Sequence[ProbeOverlay] = ()
-) -> RunRecord:
+def with_overlay_uses(record: RunRecord, evidence: RunEvidence | None, where: Sequence[ProbeOverlay] = ()) -> RunRecord:
     """The record with them beside each overlay's deviation. A run of other code than was asked for shows nothing of
-    that code: it is blocked. `places` are the overlays as the probe has them, none of a run that another client
+    that code: it is blocked. `where` are the overlays as the probe has them, none of a run that another client
     planned."""
     overlays = record.checkout.overlays if record.checkout else ()
     if not overlays:
         return record
-    uses = {f"overlay {each.name}": overlay_use(each, _directory(each, places), evidence) for each in overlays}
+    uses = {f"overlay {each.name}": overlay_use(each, _directory(each, where), evidence) for each in overlays}
     deviations = [
         replace(item, why=f"{item.why}; {uses[item.what].text}") if item.what in uses else item
         for item in record.deviations

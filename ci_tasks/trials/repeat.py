@@ -13,6 +13,7 @@ from ci_tasks.report import results
 from ci_tasks.report.results import batch_result
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
 from ci_tasks.run.label import execute_label
+from ci_tasks.run.progress import kept_lines
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
 from ci_tasks.trials.rules import Outcome, Repeat, telling
@@ -65,6 +66,7 @@ def repeat(
     status = CANCELLED if trial.is_interrupted else overall([_status(trial.of_row(row), runs) for row in trial.rows])
     directories = {one.run: one.log.removesuffix("/log") for one in trial.outcomes if one.log}
     result = batch_result(request.label, [runner.record(one) for one in trial.outcomes], directories)
+    print("".join(f"{line}\n" for line in kept_lines(result)), end="", flush=True)
     return replace(result, status=status, exit_code=EXIT_CODES[status])
 
 

@@ -187,18 +187,16 @@ def find_job(recovered: RecoveredJob, options: ReproduceOptions, given: GivenVal
     return CiJob(mine if options.on_my_tree else source, recovered, row, at, is_merged_here=at != commit)
 
 
-def _checkout_at(
-    mine: CheckoutSource, commit: str, recovered: RecoveredJob, options: ReproduceOptions
-) -> CheckoutSource:
+def _checkout_at(mine: CheckoutSource, commit: str, job: RecoveredJob, options: ReproduceOptions) -> CheckoutSource:
     """The checkout at `commit`, which is fetched beside it if it is not in it, or merged again from its parents."""
     path = mine.path
     if not find_commit(path, commit):
-        url = address(mine.origin, recovered.repository)
+        url = address(mine.origin, job.repository)
         hint = "--rev REV names another commit, --on-my-tree runs your working tree"
         if mine.sample:
             hint = f"{mine.headline}\n{hint}"
-        elif recovered.repository.lower() not in mine.origin.lower():
-            hint = f"the log is of {recovered.repository}: --repo DIR names another checkout\n{hint}"
+        elif job.repository.lower() not in mine.origin.lower():
+            hint = f"the log is of {job.repository}: --repo DIR names another checkout\n{hint}"
         if not url:
             message = f"commit {short(commit)} is not in {path}, and the log names no repository"
             raise CheckoutError(message, hint=hint)
@@ -206,13 +204,13 @@ def _checkout_at(
         name = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         beside = make_home() / "commits" / name
         try:
-            path = fetch_commit(path, commit, beside, url=url, ref=recovered.ref)
+            path = fetch_commit(path, commit, beside, url=url, ref=job.ref)
         except CheckoutError as error:
             problem = CheckoutError(error.message, hint=f"{error.hint}\n{hint}".strip())
-            if commit != recovered.commit or not recovered.merge_head:
+            if commit != job.commit or not job.merge_head:
                 raise problem from None
-            path, commit = beside, _merged_again(beside, recovered, problem)
-    source = open_source(str(path), commit, options.workflow or recovered.workflow or None, mine.given)
+            path, commit = beside, _merged_again(beside, job, problem)
+    source = open_source(str(path), commit, options.workflow or job.workflow or None, mine.given)
     return replace(source, how=mine.how, sample=mine.sample)
 
 

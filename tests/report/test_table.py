@@ -129,3 +129,4 @@ def test_each_plan_is_a_line_that_can_be_pasted() -> None:
         "b    8     bash 'it'\"'\"'s b/run.sh'",
         "",
     ]
+    assert plans([plan("a")], here=False) == ["plans: /runs", "", "ROW  GPUS", "a    0", ""], "they run elsewhere"

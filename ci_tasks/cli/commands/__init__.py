@@ -17,10 +17,8 @@ _ROWS = ("ci_tasks.workflow.model:JobRow[]", "ci_tasks.workflow.rows:LabelStart[
 _CODES = f"{_RECORDS}:EXIT_CODES"
 
 
-def _command(
-    module: str, heading: str, name: str, summary: str, json: tuple[str, ...] = (), codes: str = ""
-) -> Command:
-    return Command(name, heading, summary, f"{__name__}.{module}:{name}", json, codes)
+def _command(module: str, group: str, name: str, summary: str, json: tuple[str, ...] = (), codes: str = "") -> Command:
+    return Command(name, group, summary, f"{__name__}.{module}:{name}", json, codes)
 
 
 def _trial(name: str, record: str, summary: str) -> Command:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CHANGED = "list which labels of all workflows a pull request with your changes would start, and why the others not"
 _DETACHED_ROWS = 4  # CPU rows of a detached run at once: as many as GitHub's runners have cores
 _HOSTS = "a host or a pool of hosts.yaml; several with commas"
-_JOBS = "number of rows at once on a host (default: one per core, or as many as the GPUs allow)"
+_JOBS = "number of rows at once on a host (default: one per core, 4 with --detach, or as many as the GPUs allow)"
 _REPEAT = "number of repetitions of each row on one tree, to find flaky rows"
 _UNTIL_FAIL = "repeat until a row fails, at most 100 or --repeat times"
 _LAST_FAILED = "only the rows that did not pass in the last run of the label"
@@ -110,7 +110,8 @@ def plan(options: PlanOptions) -> int:
     plans = plan(source, config, request, makes_on_host=not options.json)
 
     def lines() -> list[str]:
-        table = lists.plans(plans, terminal_width()) if plans else [why_no_rows(source, label, options.base)]
+        here = config.host(options.host).kind == "local"
+        table = lists.plans(plans, terminal_width(), here=here) if plans else [why_no_rows(source, label, options.base)]
         return [source.headline, *table]
 
     shared.print_result(plans, lines, as_json=options.json, versioned=True)

@@ -284,6 +284,7 @@ def _tables(config: Config, listed: list[ListedHost]) -> list[str]:
         if host.kept is not None:
             closes = f"`ci-tasks clean --host {host.name}` closes it"
             lines.append(f"{host.name}: process {host.kept.pid} keeps a connection; {closes}")
+    lines += [f"pool {name}: {', '.join(members)}" for name, members in config.pools.items()]
     keys = ("run", "skip", "with_", "pip_index", "replace")
     overrides = [
         (each.job, each.step, ", ".join(key.rstrip("_") for key in keys if getattr(each, key)), each.source)

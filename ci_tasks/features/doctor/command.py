@@ -30,7 +30,7 @@ QUERY_TIMEOUT = 20.0  # seconds for each request; a cold driver takes several
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    host: str | None = HOST.field(help="a host of hosts.yaml (default: all)", commas=False)
+    host: str | None = HOST.field(help="a host or a pool of hosts.yaml; several with commas (default: all)")
     repo: str | None = REPO.field(help=f"{REPO.help}; its images are checked")
     workflow: str | None = WORKFLOW.field()
     json: bool = JSON.field()
@@ -45,7 +45,7 @@ def doctor(options: DoctorOptions) -> int:
     with nullcontext() if options.repo or options.workflow else suppress(CheckoutError):  # hosts are looked at anywhere
         source = open_source(options.repo, None, options.workflow)
         images = dict.fromkeys(row.image for row in list_jobs(source) if row.image and not source.sample)
-    for host in [config.host(options.host)] if options.host else config.hosts.values():
+    for host in config.select_hosts(options.host) if options.host else config.hosts.values():
         found = examine_host(host, [*images], lambda host: closing(open_connection(host)))
         if not options.json:
             title = f"{host.name} ({', '.join(part for part in (host.kind, host.address, host.runtime) if part)})"

@@ -13,6 +13,8 @@ from ci_tasks.features.doctor.check_results import Answers, Check, CheckResult, 
 from ci_tasks.hosts.queries import fact_queries, list_value, parse_facts, parse_json_object
 
 _REMEDIES = (
+    ("no srun on PATH", "install Slurm's client there, or name a login node of the cluster in hosts.yaml"),
+    ("no --container-image", "ask the cluster's administrators for pyxis, or set another `runtime` in hosts.yaml"),
     ("not on PATH", "install it, or set another `runtime` in hosts.yaml (docker, podman, apptainer, none)"),
     ("permission denied", "`sudo usermod -aG docker $USER`, then log in again"),
     ("cannot connect|daemon running", "`sudo systemctl enable --now docker`; see also DOCKER_HOST of the host's `env`"),

@@ -39,9 +39,7 @@ _PASSAGE = re.compile(
 _REPEATED = 64
 _PYTEST_LINE = re.compile(r"^E {2,}(\S.*)$")
 _PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):(\d+): (?:in )?([\w.<>]+)$")
-_EXCEPTION_LINE = re.compile(
-    r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)"
-)
+_RAISED_LINE = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)")
 _ERROR_LINE = re.compile(r"(?i)^(?:\S+ )?(?:fatal )?error\b: ?\S|(?-i:\bFAIL(?:ED|URE)?\b)|[❌✗✘]")
 _ECHO = b"\x1b[36;1m"  # GitHub prints a step's script in this colour before it runs it
 _SCRIPT, _END_OF_SCRIPT = "##[group]Run ", "##[endgroup]"
@@ -249,7 +247,7 @@ class CandidateReader(LineReader):
                 return True  # the rest of a message
         elif match := _PYTEST_PLACE.match(text):
             return self._place(line, TracebackFrame(match[1], int(match[2][:9]), match[3]))
-        elif _EXCEPTION_LINE.match(text.lstrip()):
+        elif _RAISED_LINE.match(text.lstrip()):
             text, kind = text.lstrip(), EXCEPTION_LINE
         if kind == PLAIN and not line.level and _is_prose(text):
             return False

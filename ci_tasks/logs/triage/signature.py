@@ -210,9 +210,7 @@ _IS_PATH = re.compile(
     r"|\.(?:jsonl?|safetensors|pth?|bin|ya?ml|txt|parquet|so|distcp|toml|sh|csv|arrow|npy|npz|pkl|lock|log|model)$"
 )
 _SOURCE_FILE = re.compile(r"\.(?:py|sh|cpp|cc|cu|cuh|h|hpp|so[\d.]*)$")
-_PARAMETER = re.compile(
-    r"\b(?:\w+\.)*(?:layers?|blocks?|experts?|h)\.\d+(?:\.\w+)*|\b(?:\w+\.)+(?:weight|bias|scale)\b"
-)
+_WEIGHTS = re.compile(r"\b(?:\w+\.)*(?:layers?|blocks?|experts?|h)\.\d+(?:\.\w+)*|\b(?:\w+\.)+(?:weight|bias|scale)\b")
 _LAYER = re.compile(r"(?i)\b(layer|block|expert)s?[ #=:_]+(\d+)\b")
 _ERRNO, _KEY = re.compile(r"\[Errno (-?\d+)\]"), re.compile(r"^-?\d{1,4}$")
 _VERSION_WORD, _VERSION = re.compile(r"(?i)\bversions?\b"), re.compile(r"(?<![\w.])v?(\d+(?:\.\d+){1,3})(?![\w])")
@@ -322,7 +320,7 @@ def _crossed(code: str, message: str) -> tuple[str, str]:
 def _parameters_in(message: str) -> tuple[str, ...]:
     """Names of weights and layers. A layer's number is a part of its name: that another layer is missing is not shown
     to be the same failure."""
-    named = {match[0] for match in _PARAMETER.finditer(message)}
+    named = {match[0] for match in _WEIGHTS.finditer(message)}
     named |= {f"{match[1].lower()} {match[2]}" for match in _LAYER.finditer(message)}
     return tuple(sorted(named)[:_MOST_PARAMETERS])
 

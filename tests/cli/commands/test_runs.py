@@ -58,6 +58,15 @@ def _keep(home: Path, number: int, status: str, **fields: Any) -> None:
     record_not_started(run, status, "why\nof it")
 
 
+def test_hosts_lists_pools_with_their_members(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "hosts.yaml").write_text("hosts: {a: {kind: ssh, address: a, runtime: none}}\npools: {both: [a, sim]}\n")
+    monkeypatch.setenv("CI_TASKS_HOSTS", str(home / "hosts.yaml"))
+    run_command("hosts")
+    assert "\npool both: a, sim\n" in capsys.readouterr().out
+
+
 WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "a status": ({"status": "failed,pased"}, "unknown status 'pased'; did you mean 'passed'?", "blocked, cancelled"),
     "a date": ({"since": "yesterday"}, "--since is no date: 'yesterday'", "2026-11-01T18:30"),
