@@ -216,7 +216,7 @@ def take_snapshot(
         (objects.recorded / "pack").mkdir(parents=True, exist_ok=True)
         os.utime(objects.path)  # it is in use
         objects.borrow(objects.recorded)
-        parts = _with_overlays(objects, _record(objects, source, "", rev, large), overlays)
+        parts = _overlaid(objects, _record(objects, source, "", rev, large), overlays)
     conversions = tuple(found for part in parts for found in part.checkout.conversions)
     checkout = replace(parts[0].checkout, path=str(source), flat=parts[0].flat, conversions=conversions)
     return Snapshot(checkout, tuple(parts), objects.path)
@@ -271,9 +271,7 @@ def _described(store: ObjectStore, path: str, tree: str, rev: str | None, reposi
     return Checkout("", commit, tree, tuple(dirty), head, conversions=conversions)
 
 
-def _with_overlays(
-    store: ObjectStore, parts: list[SnapshotPart], overlays: Sequence[OverlaySource]
-) -> list[SnapshotPart]:
+def _overlaid(store: ObjectStore, parts: list[SnapshotPart], overlays: Sequence[OverlaySource]) -> list[SnapshotPart]:
     if not overlays:
         return parts
     (top, *inside), made, flats, links = parts, list[Overlay](), Flats(), Entries()

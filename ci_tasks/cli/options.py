@@ -200,9 +200,7 @@ def build(options: type[T], values: Mapping[str, Any], command: str) -> T:
             given[name] = value
     for name, option in declared.items():
         _check(name, option, declared, given, command)
-    return options(
-        **{name: declared[name].convert(flag_of(name, declared[name]), value) for name, value in given.items()}
-    )
+    return options(**{key: declared[key].convert(flag_of(key, declared[key]), value) for key, value in given.items()})
 
 
 def _check(name: str, option: Option, declared: Mapping[str, Option], values: Mapping[str, Any], command: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,9 +93,9 @@ class CheckoutSource:
         try:
             return job_of(self.workflow, label)
         except UnknownName as error:
-            job = re.compile(rf"^  [\w-]*{re.escape(label)}:", re.MULTILINE)
             for file in workflow_files(self.path, self.rev):
-                if job.search(_text(self.path, self.rev, file) or ""):
+                with suppress(UsageError):  # it has no such job, or cannot be read
+                    job_of(_read(self.path, self.rev, file, self.given), label)
                     error.hint += f"; {file} has it: --workflow {file.removeprefix(_WORKFLOWS)}"
             raise
 

@@ -273,11 +273,13 @@ def open_journal(batch: Batch) -> EventStream:
 
 @dataclass(frozen=True)
 class BatchJournal:
-    """A command's rows, and its attempts in the order in which they were given to hosts."""
+    """A command's rows, and its attempts in the order in which they were given to hosts. `is_over`: it has ended, and
+    was not cancelled."""
 
     batch: Batch
     asked: RunPrepared
     placed: tuple[RowChanged, ...]
+    is_over: bool = False
 
     def attempts(self, row: str) -> list[tuple[str, RunDir]]:
         """On which hosts the row was, with its run directories. What never left this machine was started again under
@@ -294,7 +296,7 @@ def resumable(label: str, checkout: str, only: str | None) -> BatchJournal:
         journal = read_journal(Batch(name, store.home() / "runs" / name))
         if journal is None or (journal.asked.label, journal.asked.checkout) != (label, checkout):
             continue
-        if not all(any(part in row for part in parts) for row in journal.asked.rows):
+        if journal.is_over or not all(any(part in row for part in parts) for row in journal.asked.rows):
             continue
         latest = [journal.attempts(row)[-1:] for row in journal.asked.rows]
         records = [read_run_record(run) for attempts in latest for _, run in attempts]
@@ -316,8 +318,10 @@ def read_journal(batch: Batch) -> BatchJournal | None:
             lines = [line for line in source if line.endswith("\n")]
         asked = [from_json(RunPrepared, line, where=JOURNAL) for line in lines if '"event": "run_prepared"' in line]
         placed = [from_json(RowChanged, line, where=JOURNAL) for line in lines if '"event": "row_placed"' in line]
+        ends = [from_json(RunEnded, line, where=JOURNAL) for line in lines if '"event": "run_ended"' in line]
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
         raise UsageError(f"{path} is not an event log: {error}", hint="run the label again") from None
-    return BatchJournal(batch, asked[0], tuple(placed)) if asked else None
+    is_over = bool(ends) and ends[-1].status != CANCELLED
+    return BatchJournal(batch, asked[0], tuple(placed), is_over) if asked else None

@@ -63,7 +63,8 @@ def run(
     if not (ended := [result for result in results if result.status != RUNNING]):
         return results[-1] if results else together("", [])
     whole = together(label if len(requests) > 1 else ended[0].id, ended)
-    resumes = ["`--resume` goes on with the cancelled rows"] * (whole.status == CANCELLED)
+    going_on = [request for request, result in done if result and result.status == CANCELLED]
+    resumes = [f"with `--resume`, {each.label} on {each.host} goes on with its cancelled rows" for each in going_on]
     return print_results(whole, [*advice_without_gpu_host(whole.runs, config), *resumes])
 
 

@@ -75,14 +75,12 @@ def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
     )
 
 
-def read_with_called(
-    text: str, file: str, read_file: Callable[[str], str | None], *, rendered: bool = False
-) -> Workflow:
+def read_with_called(text: str, file: str, files: Callable[[str], str | None], *, rendered: bool = False) -> Workflow:
     """The workflow with what it uses of its checkout: the steps of composite actions, and the jobs of other workflows,
-    each as `CALLER / JOB`. `read_file` gives the text of a file there, or of another repository's workflow by the name
+    each as `CALLER / JOB`. `files` gives the text of a file there, or of another repository's workflow by the name
     that `OF_REPOSITORY` describes, None if there is none. What is not there, or is no composite action, stays: the plan
     refuses it by name. Raises WorkflowError for what cannot be read."""
-    return _with_called(_with_local_actions(read(text, file, rendered=rendered), read_file), read_file, _MAX_CALLS)
+    return _with_called(_with_local_actions(read(text, file, rendered=rendered), files), files, _MAX_CALLS)
 
 
 _MAX_CALLS = 4  # levels; "Reusing workflow configurations" in GitHub's documentation has the limit

@@ -125,6 +125,14 @@ def test_a_command_is_resumed_only_if_all_its_rows_are_selected(only: str | None
     assert events.resumable("ckpt", CHECKOUT, "one").batch.id != several.id
 
 
+@pytest.mark.parametrize(("status", "goes_on"), [("blocked", False), ("failed", False), ("cancelled", True)])
+def test_a_command_that_ended_by_itself_is_not_resumed(status: str, goes_on: bool) -> None:
+    """Rows that were blocked before any host had them have no attempt."""
+    older, batch = begun(rows=("two",)), begun()
+    events.open_journal(batch).write(events.RunEnded("now", batch.id, status, 1))
+    assert events.resumable("ckpt", CHECKOUT, None).batch.id == (batch if goes_on else older).id
+
+
 def test_an_attempt_without_an_end_is_unfinished() -> None:
     batch = begun(("one", 1, "a"), ("two", 2, "a"), ("one", 3, "b"))
     end(batch, 1, 2)

@@ -117,7 +117,8 @@ def set_up(options: SetupOptions) -> SetupResult:
     overrides = merged(each for each in (*of_index, *of_torch) if (each.job, each.step) not in own)
     costs = f"about {_COSTS[torch]} minutes{', since only CUDA wheels of torch were found' if torch == CUDA else ''}"
     records: Sequence[RunRecord] = []
-    print(f"\nCI's install steps of {label} run here: {costs}. Overrides are written to {shown(file)}.", flush=True)
+    what = f"CI's install steps of {label} run here: {costs}" if any(install_commands(job)) else f"{label} runs here"
+    print(f"\n{what}. Overrides are written to {shown(file)}.", flush=True)
     if _agrees(options):
         overrides, records = _try_rows(source, config, rows, overrides, options)
     installed = any(record.status not in (BLOCKED, CANCELLED) for record in records)
