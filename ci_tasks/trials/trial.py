@@ -180,16 +180,19 @@ class Trial:
     def _read(self) -> None:
         self._file.seek(0)
         text = self._file.read() if self.resume else b""
-        whole, newline, torn = text.rpartition(b"\n")
+        whole, newline, _ = text.rpartition(b"\n")
         try:
             head, *entries = whole.split(b"\n") if newline else [b""]
             if head not in (b"", self._asked):
                 raise RecordError(self.path.name, "", "it belongs to another trial")
             self.outcomes = [from_json(Outcome, entry, where=self.path.name) for entry in entries]
+            while self.outcomes and self.outcomes[-1].status == BLOCKED:  # the environment may be repaired by now
+                self.outcomes.pop()
         except RecordError as error:
             hint = "--fresh starts over, without it"
             raise UsageError(f"{self.path} is not a trial's file: {error}", hint=hint) from None
-        self._file.truncate(len(text) - len(torn))  # a line that was being written when its program was killed
+        # A line that was being written when its program was killed, and what is run again.
+        self._file.truncate(sum(len(line) + 1 for line in [head, *entries[: len(self.outcomes)]]) if head else 0)
         if not head:
             self._write(self._asked)
 

@@ -117,6 +117,19 @@ def test_a_journal_may_end_in_half_a_line_and_nothing_else() -> None:
         assert json.loads(fresh.path.read_bytes())["question"] == "compare"
 
 
+def test_what_was_blocked_at_its_end_is_run_again() -> None:
+    def blocked(run: TrialRun) -> Iterator[Outcome]:
+        yield from (Outcome(run.setting, row, "blocked", reason="no docker") for row in run.rows)
+
+    with trial(blocked) as first:
+        first.run(ab)
+    assert {first.verdict(row).word for row in first.rows} == {"blocked"}
+    for runs in (12, 0):
+        with trial(machine := Machine()) as again:
+            again.run(ab)
+        assert (machine.count, again.verdict("r1").word) == (runs, "yours")
+
+
 def test_a_secret_of_a_reason_is_masked_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "s3cr3t-value")
 

@@ -21,9 +21,7 @@ _NUMBER = re.compile(r"^(?:np\.\w+\()?([-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|i
 _MOST_METRICS = 400
 
 
-def workflow(
-    level: int, gpus: int, script: str, image: str | None, volumes: tuple[str, ...], minutes: float
-) -> Workflow:
+def workflow(level: int, gpus: int, script: str, image: str | None, volumes: tuple[str, ...], limit: float) -> Workflow:
     """`volumes` are `HOST:CONTAINER`."""
     job = Job(
         id=LABEL,
@@ -32,7 +30,7 @@ def workflow(
         matrix={"info": [{"num_gpus": gpus, "level": f"level {level}"}]},
         container=Container(image, _OPTIONS, volumes=volumes) if image else None,
         steps=(Step("trees", 1, uses="actions/checkout@v4"), replace(_TRAIN, run=script)),
-        timeout_minutes=minutes,
+        timeout_minutes=limit,
     )
     return Workflow(path=f"verl level {level}", name="verl end-to-end", jobs={LABEL: job})
 
