@@ -356,7 +356,7 @@ class LocalExecutor(Executor):
     def release(self, row: PreparedRow) -> None:
         super().release(row)
         if not read_status(row.run).kept:
-            for path in (row.run.bin, row.run.workspace)[: 1 + (row.plan.setup is None)]:
+            for path in [row.run.bin] if row.plan.setup else [row.run.bin, row.run.workspace]:
                 shutil.rmtree(path, ignore_errors=True)
 
     def release_retried(self, row: PreparedRow) -> list[str]:

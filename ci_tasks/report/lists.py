@@ -20,7 +20,8 @@ def plans(entries: Sequence[PlanEntry], width: int | None = None, *, here: bool 
     are for this machine."""
     directory = entries[0].run_dir.rpartition("/")[0]
     body = [(p.row, str(p.gpus), f"bash {shlex.quote(p.run_dir.rpartition('/')[2] + '/run.sh')}") for p in entries]
-    table = Table([row[: 2 + here] for row in body], ("ROW", "GPUS", "RUN BY HAND")[: 2 + here])
+    columns = 3 if here else 2
+    table = Table([row[:columns] for row in body], ("ROW", "GPUS", "RUN BY HAND")[:columns])
     lines = [f"{'cd' if here else 'plans:'} {shlex.quote(directory)}", "", *table.text(width)]
     if secrets := sorted({name for p in entries for name in p.secrets}):
         lines += ["", f"Secrets, from the environment: {', '.join(secrets)}"]

@@ -87,9 +87,7 @@ def bisect(
         raise UsageError(f"a bisection follows one row, and --only {options.only!r} means {len(chosen)}", hint=names)
     row = chosen[0].row
     if options.axis == IMAGE and any(host.runtime == "none" for host in config.select_hosts(options.host)):
-        raise UsageError(
-            f"host {options.host} runs no container, so no image", hint="name a host with another `runtime`"
-        )
+        raise UsageError(f"host {options.host} runs no container", hint="name a host with another `runtime`")
     if is_submodule:
         path = options.axis.removeprefix(SUBMODULE)
         overlays = (*config.given.overlays, OverlaySource(path, str(source.path / path), submodule=path))
