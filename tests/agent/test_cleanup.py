@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from tests.agent.fake_docker import Fake
 
 
+def test_a_run_whose_secrets_are_masked_says_so(tmp_path: Path) -> None:
+    run = RunDir(str(tmp_path))
+    Path(run.plan).write_text("{}")
+    (ended := finish.RunCleanup(run, Plan())).finish(succeeded=True)
+    assert (ended.masked, ended.left) == (True, [])
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("no file of a run")])
 def test_what_cannot_be_masked_is_said_and_the_rest_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -75,9 +75,7 @@ FULL = Everything(
 @pytest.mark.parametrize("record", [FULL, Everything(), Everything(either=1.0)])
 def test_a_record_comes_back_equal_and_with_the_same_types(record: Everything, compact: bool) -> None:
     text = to_json(record, compact=compact).encode("utf-8", "backslashreplace")
-    assert repr(from_json(Everything, text, where="x")) == repr(record), (
-        "1 and 1.0 and True are equal, and not the same"
-    )
+    assert repr(from_json(Everything, text, where="x")) == repr(record), "1, 1.0 and True are equal, and not the same"
 
 
 @given(st.dictionaries(st.sampled_from([field.name for field in fields(Everything)]), JSON) | JSON)

@@ -260,6 +260,9 @@ LOST: list[tuple[str, list[str], str, str | None]] = [
     ("pyxis", ["--user", "1000"], "user", "--user 1000"),
     ("pyxis", ["--mount", "type=volume,src=c,dst=/c"], "mount /c", "docker's volume"),
     ("apptainer", [], "workdir", "the image's"),
+    ("none", ["-v", "/src:/no/such"], "mount /no/such", "/src at /no/such"),
+    ("none", ["-v", "/src:/usr"], "mount /usr", None),
+    ("none", ["-v", "/no/such"], "mount /no/such", None),  # docker's own volume
 ]
 
 

@@ -82,9 +82,7 @@ def test_an_nvidia_smi_that_fails_is_on_record(run: Run, gpu_host: GpuHost, unti
     until(lambda: any("lost" in sample.problem for sample in _samples(run)))
     _go(run)
     assert run.ended().exit_code == 0
-    assert [sample.problem for sample in _samples(run) if "lost" in sample.problem] == [
-        "nvidia-smi failed: GPU is lost"
-    ]
+    assert [one.problem for one in _samples(run) if "lost" in one.problem] == ["nvidia-smi failed: GPU is lost"]
 
 
 def test_a_run_without_gpus_asks_nothing(run: Run, gpu_host: GpuHost) -> None:

@@ -59,9 +59,7 @@ HERE = EventContext(secrets=("KEY",))
 
 def of(workflow: Workflow, situation: EventContext = HERE, job: str = "") -> list[RowCandidate]:
     jobs = [found for name, found in workflow.jobs.items() if job in ("", name)]
-    every = [
-        row_candidates(workflow, found, rows.rows(workflow, found, situation, describe), situation) for found in jobs
-    ]
+    every = [row_candidates(workflow, one, rows.rows(workflow, one, situation, describe), situation) for one in jobs]
     return [candidate for candidates in every for candidate in candidates]
 
 

@@ -225,9 +225,7 @@ OTHER_SECRETS = "  other:\n    runs-on: x\n    steps: [{run: 'echo ${{ secrets.O
 def test_secrets_that_the_row_reads_and_the_caller_lacks_are_named(secrets: tuple[str, ...], unset: str | None) -> None:
     """Not those of other jobs, of comments, or of a checkout that is not done."""
     planned = plan(workflow(SECRETS, others=OTHER_SECRETS), event=replace(EVENT, secrets=secrets))
-    assert [deviation.ci for deviation in planned.deviations if deviation.what == "secrets"] == (
-        [unset] if unset else []
-    )
+    assert [each.ci for each in planned.deviations if each.what == "secrets"] == ([unset] if unset else [])
 
 
 # Secrets

@@ -42,9 +42,7 @@ def test_an_unknown_value_is_refused_wherever_it_would_reach_what_runs(body: str
     given = GivenValues(vars={"MODEL_DIR": "1"}, sources={"vars.MODEL_DIR": "--var"})
     if "checkout@v4, with" not in body:  # a known ref is refused too, for what it says
         planned = plan(body, EventContext(given=given))
-        assert [(item.here, item.why) for item in planned.deviations if item.what == "vars.MODEL_DIR"] == [
-            ("1", "--var")
-        ]
+        assert [(one.here, one.why) for one in planned.deviations if one.what == "vars.MODEL_DIR"] == [("1", "--var")]
 
 
 @pytest.mark.parametrize(
