@@ -323,10 +323,10 @@ BUDGETS = {
     "ci_tasks/report": 1_108,
     "ci_tasks/results": 1_508,
     "ci_tasks/run": 2_606,
-    "ci_tasks/trials": 1_582,
+    "ci_tasks/trials": 1_579,
     "ci_tasks/workflow": 1_993,
     "docs": 128,
-    "tests": 31_998,
+    "tests": 31_997,
 }
 
 

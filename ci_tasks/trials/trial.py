@@ -6,9 +6,9 @@ are made.
     trial.verdicts, trial.outcomes
 
 The journal is a file of JSON lines: what was asked, then each outcome. The outcomes alone decide what comes next, so
-the same trial continues by reading them. Its name is made of what was asked, trees and images included: the same words
-find it again, and another tree begins another one. Runs are made on pinned trees, rows of a setting as a label's run,
-one after another on one host.
+the same trial continues by reading those that say something of the code. Its name is made of what was asked, trees and
+images included: the same words find it again, and another tree begins another one. Runs are made on pinned trees, rows
+of a setting as a label's run, one after another on one host.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Trial:
         self._asked = safe_output.masked(json.dumps(asked, sort_keys=True)).encode()
         self.question, self.settings, self._asked_rows = question, settings, rows
         self.perform, self.resume, self.name = perform, resume, name
-        self.outcomes: list[Outcome] = []
+        self.rows, self.outcomes = list(rows), list[Outcome]()
         self.verdicts: dict[str, TrialVerdict] = {}
         self.is_interrupted = False
 
@@ -141,10 +141,6 @@ class Trial:
         """What is known of a row, oldest first."""
         return [one for one in self.outcomes if one.row == row]
 
-    @property
-    def rows(self) -> list[str]:
-        return list(self._asked_rows) or list(dict.fromkeys(one.row for one in self.outcomes))
-
     def verdict(self, row: str) -> TrialVerdict:
         """The row's verdict; that it was interrupted, if it has none."""
         return self.verdicts.get(row) or TrialVerdict(CANCELLED, f"interrupted; {self.how_to_continue}")
@@ -185,22 +181,22 @@ class Trial:
             head, *entries = whole.split(b"\n") if newline else [b""]
             if head not in (b"", self._asked):
                 raise RecordError(self.path.name, "", "it belongs to another trial")
-            self.outcomes = [from_json(Outcome, entry, where=self.path.name) for entry in entries]
-            while self.outcomes and self.outcomes[-1].status == BLOCKED:  # the environment may be repaired by now
-                self.outcomes.pop()
+            outcomes = [from_json(Outcome, entry, where=self.path.name) for entry in entries]
         except RecordError as error:
             hint = "--fresh starts over, without it"
             raise UsageError(f"{self.path} is not a trial's file: {error}", hint=hint) from None
-        # A line that was being written when its program was killed, and what is run again.
-        self._file.truncate(sum(len(line) + 1 for line in [head, *entries[: len(self.outcomes)]]) if head else 0)
+        self.rows = list(dict.fromkeys([*self.rows, *(one.row for one in outcomes)]))
+        # What says nothing of the code is run again: the environment may be repaired by now.
+        self.outcomes = [one for one in outcomes if one.counts or one.status == MISSING]
+        self._file.truncate(len(whole + newline))  # without a line that was being written when its program was killed
         if not head:
             self._write(self._asked)
 
     def _add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
-        if outcome.status != CANCELLED:  # it is made again
-            masked = masked_record(outcome, safe_output.secret_values())
-            self._write(json.dumps(encode(masked, versioned=False)).encode())
+        self.rows += [outcome.row] * (outcome.row not in self.rows)
+        masked = masked_record(outcome, safe_output.secret_values())
+        self._write(json.dumps(encode(masked, versioned=False)).encode())
         self._say(len(self.outcomes), outcome)
 
     def _say(self, number: int, one: Outcome) -> None:

@@ -115,9 +115,7 @@ def test_whole_files_are_taken_up_to_limit_and_the_others_named(take: Take, monk
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_stream_that_breaks_off_leaves_no_half_of_a_file(
-    take: Take, monkeypatch: pytest.MonkeyPatch, hangs: bool
-) -> None:
+def test_a_stream_that_breaks_off_leaves_no_half_file(take: Take, monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
     monkeypatch.setattr(finish, "MAX_SECONDS", 1.0 if hangs else 60.0)
     files = take(stream(entry("logs/a"), entry("logs/b", b"x" * 50_000))[:20_000], hangs=hangs)
     assert f"{AT}/b" not in files
@@ -131,9 +129,7 @@ def test_a_path_inside_another_is_taken_once(take: Take, tmp_path: Path) -> None
     assert [*take(runtime="none", artifacts=(*paths, "relative"))] == [f"host{tmp_path}/out/deep/file"]
 
 
-def test_a_link_to_a_path_inside_another_takes_no_room_twice(
-    take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_to_a_path_in_another_takes_no_room(take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ray/session_1/logs").mkdir(parents=True)
     (tmp_path / "ray/session_latest").symlink_to("session_1")
     (tmp_path / "ray/session_1/logs/out").write_bytes(b"x" * 700)
@@ -146,9 +142,7 @@ def test_a_link_to_a_path_inside_another_takes_no_room_twice(
     assert any(name.endswith("results") for name in take(runtime="none", artifacts=tuple(paths)))
 
 
-def test_a_host_that_has_too_many_files_is_named_once(
-    take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_with_too_many_files_is_named_once(take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finish, "MAX_SECONDS", 0.0)
     for name in "abc":
         (tmp_path / name).touch()

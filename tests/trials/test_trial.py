@@ -117,17 +117,22 @@ def test_a_journal_may_end_in_half_a_line_and_nothing_else() -> None:
         assert json.loads(fresh.path.read_bytes())["question"] == "compare"
 
 
-def test_what_was_blocked_at_its_end_is_run_again() -> None:
-    def blocked(run: TrialRun) -> Iterator[Outcome]:
-        yield from (Outcome(run.setting, row, "blocked", reason="no docker") for row in run.rows)
+@pytest.mark.parametrize("rows", [("r1", "r2"), ()])
+@pytest.mark.parametrize("status", ["blocked", "lost", "cancelled"])
+def test_what_said_nothing_of_the_code_is_run_again(status: str, rows: tuple[str, ...]) -> None:
+    def only_r2_runs(run: TrialRun) -> Iterator[Outcome]:
+        for row in run.rows or ("r1", "r2"):
+            yield Outcome(run.setting, row, PASSED if row == "r2" else status)
 
-    with trial(blocked) as first:
-        first.run(ab)
-    assert {first.verdict(row).word for row in first.rows} == {"blocked"}
-    for runs in (12, 0):
-        with trial(machine := Machine()) as again:
-            again.run(ab)
-        assert (machine.count, again.verdict("r1").word) == (runs, "yours")
+    def words(perform: Any) -> dict[str, str]:
+        with Trial("repeat", {"yours": "t"}, rows, perform) as repeated:
+            repeated.run(lambda row: Repeat("yours", 3))
+        return {row: repeated.verdict(row).word for row in repeated.rows}
+
+    assert words(only_r2_runs) == {"r1": "unclear", "r2": "passes"}
+    for runs in (3, 0):
+        assert words(machine := Machine()) == {"r1": "unclear", "r2": "passes"}
+        assert [run.rows for run in machine.asked] == [("r1",)] * runs
 
 
 def test_a_secret_of_a_reason_is_masked_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
