@@ -155,7 +155,8 @@ def _stays_there(run: RunSummary, is_old: bool, everything: bool) -> str:
     if not run.is_row and is_active:
         return "its command is still running"
     if run.is_row and not _is_fetched(run) and not everything:
-        return "its results are not fetched, or it was only planned: `fetch` it first, or use --all"
+        why = "it was only planned" if run.state == "planned" else "its results are not fetched: `fetch` it first"
+        return f"{why}; --all removes it"
     return ""
 
 

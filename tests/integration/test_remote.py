@@ -137,7 +137,7 @@ def test_a_colleague_follows_and_cancels_a_run_by_its_name_on_the_host(far: Far,
     assert [record["status"] for record in colleague.records()] == ["cancelled"]
     assert "its files were removed" not in colleague.ci_tasks("runs").out
     # The run is still whole for the one who began it.
-    assert "stays, its results are not fetched" in far.person.ci_tasks("clean", "--host", "box").out
+    assert "stays, its results are not fetched: `fetch` it first" in far.person.ci_tasks("clean", "--host", "box").out
     assert "cancelled" in far.person.ci_tasks("fetch", "last").out
     assert far.left() == []
     said = far.person.ci_tasks("attach", "no-such-run", "--host", "box")

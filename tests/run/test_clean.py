@@ -27,7 +27,7 @@ def home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ROW, HERE, INSTALL = "01", "02", "environments/abc"
-NOT_FETCHED = "its results are not fetched, or it was only planned: `fetch` it first, or use --all"
+PLANNED = "it was only planned; --all removes it"
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ NOT_FETCHED = "its results are not fetched, or it was only planned: `fetch` it f
         (ROW, True, False, "running", "it runs"),
         (ROW, True, False, "ended", "it runs"),  # a row goes on without its command
         (ROW, False, False, "ended", ""),
-        (HERE, False, False, "ended", NOT_FETCHED),
+        (HERE, False, False, "ended", PLANNED),
         (ROW, False, True, "ended", "it was kept for `shell`; --all removes it"),
         (INSTALL, True, False, "running", "it runs"),
         (INSTALL, False, False, "running", "its command is still running"),

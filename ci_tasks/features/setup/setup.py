@@ -239,7 +239,7 @@ def add_overrides(file: Path, entries: Sequence[str], why: str) -> bool:
     """Add the overrides to the user's file, below those that end it; print them if that changes something else. Returns
     whether it did."""
     if not entries:
-        print("\nCI's install steps work here unchanged: nothing to write")
+        print("\nno override was needed: nothing to write")
         return False
     items = "".join(f"  {line}\n" for line in [f"# by `ci-tasks setup`: {why}", *(f"- {entry}" for entry in entries)])
     before = file.read_text(encoding="utf-8") if file.exists() else ""
