@@ -322,7 +322,7 @@ BUDGETS = {
     "ci_tasks/planning": 1_635,
     "ci_tasks/report": 1_108,
     "ci_tasks/results": 1_508,
-    "ci_tasks/run": 2_606,
+    "ci_tasks/run": 2_607,
     "ci_tasks/trials": 1_579,
     "ci_tasks/workflow": 1_993,
     "docs": 128,

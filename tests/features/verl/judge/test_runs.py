@@ -131,6 +131,7 @@ CASES: list[tuple[LevelRequest, list[Mapping[str, Any]], Ended, str, str]] = [
     # A resume.
     (asked(1), [{}, {}, {"first": 1, "log_lines": [*LORA, "INFO:2025-01-02 03:04:05,678:Training from scratch"]}, {}],
      PASSED, "Fail", "level 1: resume: resume from the checkpoint: INFO:2025-01-02 03:04:05,678:Training"),
+    (asked(1), [{}, {}, {"first": 1}, {}], PASSED, "Fail", "it trained global step 1 again: nothing was loaded"),
     # What fails before construction blocks, what fails in it or later is the change's.
     (REQUEST, [raised(ENGINE)], FAILED, "Blocked", f"level 0: the rollout engine, {BEFORE}, {ENGINE} (line "),
     (REQUEST, [{"body": [UNKNOWN, "(WorkerDict pid=91) module: 1"], "exit_code": 1}], FAILED, "Blocked",
@@ -173,6 +174,7 @@ def test_a_preflight_that_does_not_pass_blocks_and_skips_the_run(text: str, writ
     summary = writer.ran(asked(3), None, preflight={"model": text}, ended=FAILED)
     assert (summary.result, summary.sentence) == ("Blocked", f"{why}{NO_EVIDENCE}")
     assert lines(summary)[BACKEND] == f"Skipped - LoRA + DDP: not run: {why}"
+    assert [step.partition(":")[0] for step in summary.follow_ups][1:] == ["rerun what was skipped"]
     assert lines(summary)[VARIANTS] == f"Skipped - Megatron-FSDP: not run: {why}"
 
 
