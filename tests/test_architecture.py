@@ -316,17 +316,17 @@ BUDGETS = {
     "ci_tasks/agent": 5_925,
     "ci_tasks/checkout": 589,
     "ci_tasks/cli": 1_199,
-    "ci_tasks/features": 5_732,
+    "ci_tasks/features": 5_730,
     "ci_tasks/hosts": 2_175,
     "ci_tasks/logs": 2_951,
     "ci_tasks/planning": 1_635,
     "ci_tasks/report": 1_108,
-    "ci_tasks/results": 1_508,
-    "ci_tasks/run": 2_607,
-    "ci_tasks/trials": 1_579,
+    "ci_tasks/results": 1_506,
+    "ci_tasks/run": 2_616,
+    "ci_tasks/trials": 1_577,
     "ci_tasks/workflow": 1_993,
     "docs": 128,
-    "tests": 31_997,
+    "tests": 31_998,
 }
 
 

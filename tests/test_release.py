@@ -58,10 +58,8 @@ def tracked() -> set[str]:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names of its files."""
     place = tmp_path_factory.mktemp("wheel")
-    source = subprocess.run(
-        ["git", "archive", "--format=zip", "HEAD"], cwd=ROOT, capture_output=True, check=True
-    ).stdout
-    zipfile.ZipFile(io.BytesIO(source)).extractall(place / "source")
+    files = subprocess.run(["git", "archive", "--format=zip", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
+    zipfile.ZipFile(io.BytesIO(files)).extractall(place / "source")
     argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place / "dist")]
     subprocess.run(argv, cwd=place / "source", capture_output=True, check=True, timeout=60)
     (built,) = (place / "dist").iterdir()

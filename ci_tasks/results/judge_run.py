@@ -69,7 +69,7 @@ def judge_run(run: RunDir) -> RunRecord:
     )
     hints = [f"{each.what} are {each.here}: {each.why}" for each in record.deviations if each.what == "submodules"]
     record = replace(record, reason="; ".join([record.reason, *hints * (record.cause == "file_not_found")]))
-    record = _with_evidence(record, run, plan, calls)
+    record = _with_probe(record, run, plan, calls)
     if status.end == "timeout" or status.stalled:
         record = _with_hang(record, run)
     return save_record(run, _with_gpu_use(record, run, status.ended_at, events))
@@ -99,9 +99,7 @@ def _withheld(run: RunDir) -> list[Deviation]:
     return [Deviation("artifacts", "uploaded unchanged", here, f"the run has secrets: {ARCHIVE}")] if names else []
 
 
-def _with_evidence(
-    record: RunRecord, run: RunDir, plan: RunDescription, calls: Sequence[DockerInvocation]
-) -> RunRecord:
+def _with_probe(record: RunRecord, run: RunDir, plan: RunDescription, calls: Sequence[DockerInvocation]) -> RunRecord:
     """What the probe saw: the test's interpreter, a summary, packages from elsewhere, and whose overlays ran."""
     evidence, given = probe_evidence.read_run_evidence(run), read_plan(run)
     environment = probe_evidence.with_imports(record.environment, evidence, plan.test)

@@ -288,15 +288,17 @@ class BatchJournal:
         return [(host, self.batch.run_dir(number)) for number, host in hosts.items()]
 
 
-def resumable(label: str, checkout: str, only: str | None) -> BatchJournal:
+def resumable(label: str, checkout: str, only: str | None, rows: Sequence[str] = ()) -> BatchJournal | None:
     """The newest command of this label and checkout that has rows without an end, and none but those that `only`
-    selects. Raises UsageError if there is none."""
+    selects. Raises UsageError if there is none. With `rows` it has just these, and there may be none."""
     parts = [part.strip() for part in (only or "").split(",")]
     for name in sorted(store.batches(), reverse=True):
         journal = read_journal(Batch(name, store.home() / "runs" / name))
         if journal is None or (journal.asked.label, journal.asked.checkout) != (label, checkout):
             continue
         if journal.is_over or not all(any(part in row for part in parts) for row in journal.asked.rows):
+            continue
+        if rows and {*rows} != {*journal.asked.rows}:
             continue
         latest = [journal.attempts(row)[-1:] for row in journal.asked.rows]
         records = [read_run_record(run) for attempts in latest for _, run in attempts]
@@ -306,6 +308,8 @@ def resumable(label: str, checkout: str, only: str | None) -> BatchJournal:
                 message = f"{name} still runs: process {state.pid} on {state.machine}"
                 raise UsageError(message, hint=f"`ci-tasks attach {name}` follows it, `ci-tasks cancel {name}` ends it")
             return journal
+    if rows:
+        return None
     message = f"no command of label {label} on this checkout is unfinished"
     raise UsageError(message, hint="`ci-tasks runs` lists what ran")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -55,17 +55,23 @@ def run(
 ) -> BatchResult:
     """Run the rows that `label` means, of one label or of several, and end with one truthful table. For rows that
     continue without the client, it says how to attach to them."""
-    done = [(request, execute_label(source, config, request, options)) for request in requests]
-    results = [result for _, result in done if result]
-    for request, result in done:
-        if result and result.status == RUNNING:
-            print(f"{result.id}: the rows continue on {request.host}; `ci-tasks attach {result.id}` follows them")
+    results = in_turn(requests, lambda request: execute_label(source, config, request, options))
     if not (ended := [result for result in results if result.status != RUNNING]):
         return results[-1] if results else together("", [])
     whole = together(label if len(requests) > 1 else ended[0].id, ended)
-    going_on = [request for request, result in done if result and result.status == CANCELLED]
-    resumes = [f"with `--resume`, {each.label} on {each.host} goes on with its cancelled rows" for each in going_on]
+    resumes = ["the same command with `--resume` goes on with the cancelled rows"] * (whole.status == CANCELLED)
     return print_results(whole, [*advice_without_gpu_host(whole.runs, config), *resumes])
+
+
+def in_turn(requests: Sequence[RunRequest], execute: Callable[[RunRequest], BatchResult | None]) -> list[BatchResult]:
+    """The results of those that have rows. After one that was cancelled the others do not start, which is printed."""
+    results = list[BatchResult]()
+    for request in requests:
+        if results and results[-1].status == CANCELLED:
+            print(f"not started: {', '.join(request.rows)} of {request.label} on {request.host}")
+        elif result := execute(request):
+            results.append(result)
+    return results
 
 
 def execute_label(
@@ -86,7 +92,7 @@ def execute_label(
         raise UsageError(message, hint=hint)
     if view is None:  # of a trial, each run would say it
         print_override_warnings(config, source)
-    journal = resumable(request.label, str(source.path), request.only) if options.resume else None
+    journal = resumable(request.label, str(source.path), request.only, request.rows) if options.resume else None
     if journal:
         request = replace(request, rows=journal.asked.rows, only=None)
     with closing(prepare(source, config, request, open_executor, take_snapshot, journal)) as ready:
@@ -111,6 +117,8 @@ def execute_label(
             result = _execute(ready, options, events)
             if result.exit_code is not None:
                 events.write(RunEnded(now(), result.id, result.status, result.exit_code))
+    if result.status == RUNNING:
+        print(f"{batch.id}: the rows continue on {request.host}; `ci-tasks attach {batch.id}` follows them")
     return result
 
 

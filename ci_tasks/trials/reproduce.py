@@ -121,10 +121,8 @@ def _request(job: CiJob, options: ReproduceOptions) -> RunRequest:
         image = f"{name if colon and '/' not in tag else f'{name}{colon}{tag}'}@{ci.digest}"
     is_changed = job.source.suite.is_changed(job.row.label) and not options.on_my_tree
     base = (ci.merge_base or None) if is_changed else None
-    row, probe = (job.row.row,), not options.no_probe
-    return RunRequest(
-        job.row.label, host=options.host, base=base, keep=options.keep, image=image, rows=row, probe=probe
-    )
+    label, row, probe = job.row.label, (job.row.row,), not options.no_probe
+    return RunRequest(label, host=options.host, base=base, keep=options.keep, image=image, rows=row, probe=probe)
 
 
 def _result(

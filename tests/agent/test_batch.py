@@ -139,7 +139,5 @@ def test_the_replaced_lock_script_takes_slurms_gpus_and_becomes_the_command(tmp_
 
 
 def _run(script: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
-    return subprocess.run(
-        [sys.executable, str(script), *args], env=environ, capture_output=True, text=True, check=False
-    )
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
+    return subprocess.run([sys.executable, str(script), *args], env=env, capture_output=True, text=True, check=False)

@@ -380,10 +380,8 @@ def test_missing_files_that_only_root_may_make_are_named_with_the_next_step(
 ) -> None:
     monkeypatch.setattr(gpu_locks, "blocks_other_users", lambda *_: True)
     paths = [str(tmp_path / name) for name in ("a b", "c")]
-    quoted = shlex.join(paths)
-    with pytest.raises(
-        ResourcesUnavailable, match=re.escape(f"run once as root: touch {quoted} && chmod 666 {quoted}")
-    ):
+    named = shlex.join(paths)
+    with pytest.raises(ResourcesUnavailable, match=re.escape(f"run once as root: touch {named} && chmod 666 {named}")):
         gpu_locks.create_missing(paths)
     assert not list(tmp_path.iterdir())
     Path(paths[0]).touch()

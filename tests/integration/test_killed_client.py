@@ -38,9 +38,7 @@ class Place:
         """A client, as soon as its install steps run."""
         client = self.person.start("remote", "--host", self.host, "agent-test")
         until(lambda: (client.pid, "installing") in self.phases(), "it comes to the install steps")
-        until(
-            lambda: any("begun\n" in log.read_text() for log in files_named("log", self.top)), "the install steps run"
-        )
+        until(lambda: any("begun\n" in log.read_text() for log in files_named("log", self.top)), "install steps run")
         return client
 
     def phases(self) -> list[tuple[int, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from datetime import datetime
@@ -71,12 +72,21 @@ def _shared_by_another_label_then_cleaned(person: Any) -> None:
 
 
 @pytest.mark.timeout(300)  # with install steps
-def test_changed_runs_cpu_tests_here_as_their_labels_rows(person: Any, index: dict[str, str]) -> None:
+def test_changed_runs_cpu_tests_here_as_their_labels_rows_and_goes_on_after_ctrl_c(
+    person: Any, index: dict[str, str]
+) -> None:
     person.use_index(index)
     person.edit("tests/test_rewards.py", "NUM_GPUS = 0\n", "NUM_GPUS = 0  # edited\n")
     person.edit("tests/test_tiny_dense_grpo.py", "import os\n", "# edited\nimport os\n")
-    said = person.ci_tasks("remote", "--host", "sim", "changed")
+    begun = person.start("remote", "--host", "sim", "changed")
+    while "install steps: running" not in begun.stdout.readline():
+        pass
+    begun.send_signal(signal.SIGINT)
+    out, err = begun.communicate(timeout=60)
+    assert (begun.returncode, "not started: tiny_dense_grpo of changed on sim" in out) == (130, True), out + err
+    said = person.ci_tasks("remote", "--host", "sim", "changed", "--resume")
     assert said.code == 0, said.out + said.err
+    assert len(list((person.home / "runs").iterdir())) == 2, "the first label went on, the second was new"
     assert said.out.splitlines()[-1] == "changed: 2 passed"
     files = (person.home / "runs").glob("*/*/record.json")
     records = {

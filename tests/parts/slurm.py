@@ -158,11 +158,9 @@ class Slurm:
         self.command("scontrol", "update", f"NodeName={','.join(NODES)}", "State=RESUME")
 
     def _run(self, daemon: str, *args: str) -> None:
-        command = [_daemon(daemon), "-D", "-f", str(self.conf), *args]
+        argv = [_daemon(daemon), "-D", "-f", str(self.conf), *args]
         with (self.directory / f"{daemon}.out").open("ab") as out:
-            started = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-            )
+            started = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         self.daemons.append(started)
 
     def _log(self) -> str:

@@ -179,7 +179,7 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
     config.select_hosts(options.host)  # a wrong name ends it before anything else is loaded
     from ci_tasks.records import together
     from ci_tasks.run.checkout_source import ExecutionOptions, RunRequest
-    from ci_tasks.run.label import changed_runs, run
+    from ci_tasks.run.label import changed_runs, in_turn, run
 
     print(source.headline, flush=True)
     label = source.label_of(options.label)
@@ -192,11 +192,11 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
     retry_failed = options.retry_failed
     how = ExecutionOptions(options.jobs, options.detach, options.resume, options.fail_fast, retry_failed, events)
     repeats = bool(options.repeat or options.until_fail)
-    is_changed = source.suite.is_changed(label) and not rows and (repeats or not options.resume)
+    is_changed = source.suite.is_changed(label) and not rows
     parts = changed_runs(source, request) if is_changed else [request]
     if repeats:
         repeat, often = registry.load("ci_tasks.trials.repeat:repeat"), (options.repeat, options.until_fail)
-        return together(label, [repeat(source, config, part, *often, how) for part in parts])
+        return together(label, in_turn(parts, lambda part: repeat(source, config, part, *often, how)))
     return run(source, config, label, parts, how)
 
 

@@ -179,9 +179,7 @@ def downloaded_by_library(call: LaunchCall, env: Mapping[str, str]) -> HubReposi
         return HubRepository(DATASET, name, f"{DATASETS}/{name.rpartition('/')[2]}")
     if call.target not in _CALLS or given.get("local_files_only") is True:
         return None
-    local, cache, revision, kind = (
-        _text(given.get(key)) for key in ("local_dir", "cache_dir", "revision", "repo_type")
-    )
+    local, cache, revision, kind = map(_text, map(given.get, ("local_dir", "cache_dir", "revision", "repo_type")))
     id = _text(call.args[0] if call.args else given.get("repo_id"))
     is_part = call.target != _CALLS[0] or bool(given.get("allow_patterns") or given.get("ignore_patterns"))
     return _repository(kind or MODEL, id, local, cache or _cache(env), revision, is_part)

@@ -54,10 +54,8 @@ class Host:
         shallow = [f"--shallow {tree.commit}" for tree in (part, *have)]
         revisions = "\n".join([*shallow, part.commit, *(f"^{tree.commit}" for tree in have), ""])
         words = "pack-objects", "--stdout", "--revs", "--thin", "--shallow", "-q"
-        command = ["git", "-c", f"pack.compression={self.compression}", *words]
-        return subprocess.run(
-            command, cwd=self.source, input=revisions.encode(), capture_output=True, check=True
-        ).stdout
+        argv = ["git", "-c", f"pack.compression={self.compression}", *words]
+        return subprocess.run(argv, cwd=self.source, input=revisions.encode(), capture_output=True, check=True).stdout
 
     def send(self, **files: str) -> CheckoutPart:
         part = self.commit(**files)

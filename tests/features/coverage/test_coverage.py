@@ -160,9 +160,7 @@ def test_dense_or_moe_is_read_from_flags_before_names(trained: Cover, flags: str
 
 
 @pytest.mark.parametrize(("checkpoint", "model"), [("'/models/Tiny-1B/'", "Tiny-1B dense"), ("U.find()", "GRPO")])
-def test_a_model_without_a_name_is_its_checkpoint(
-    record: Callable[..., Recording], checkpoint: str, model: str
-) -> None:
+def test_an_unnamed_model_is_its_checkpoint(record: Callable[..., Recording], checkpoint: str, model: str) -> None:
     source = HEAD.replace("MODEL_NAME", "NAME")
     source += f"U.execute_train('--ci-test --advantage-estimator grpo --hf-checkpoint ' + {checkpoint}, 8, 'small')\n"
     assert row_facts(record(source, static=True)).covers[0] == model

@@ -91,9 +91,7 @@ def test_each_sick_gpu_is_named_with_what_helps(read: Any, data: Any, answers: d
     ]
 
 
-def test_a_field_that_a_driver_does_not_know_costs_only_its_own_line(
-    read: Any, answers: dict[str, QueryAnswer]
-) -> None:
+def test_a_field_that_a_driver_does_not_know_costs_its_own_line(read: Any, answers: dict[str, QueryAnswer]) -> None:
     refused = QueryAnswer(2, 'Field "retired_pages.pending" is not a valid field to query.\n')
     results = read(gpus(HostSpec("h")), {**answers, "gpu health": refused})
     assert [of(results, topic)[0][0] for topic in ("GPUs", "GPU health", "Xid")] == ["ok", "unknown", "ok"]
