@@ -120,7 +120,9 @@ class Config:
         return replace(self, hosts={name: replace(spec, **changes) for name, spec in self.hosts.items()})
 
     def host(self, name: str) -> HostSpec:
-        """Raises UnknownName, which lists the hosts."""
+        """Raises UnknownName, which lists the hosts; UsageError for a pool."""
+        if members := self.pools.get(name):
+            raise UsageError(f"{name} is a pool, and this command takes one host", hint=f"one of: {', '.join(members)}")
         if name not in self.hosts:
             raise self._unknown(name, list(self.hosts))
         return self.hosts[name]

@@ -11,7 +11,7 @@ import yaml
 
 from ci_tasks import config, resources
 from ci_tasks.config import Config, ConfigLayer, HostSpec, Override, read, read_layers
-from ci_tasks.errors import ConfigError, UnknownName
+from ci_tasks.errors import ConfigError, UnknownName, UsageError
 from tests.parts.cases import cases, named
 
 CASES = cases("./data/config.yaml")
@@ -53,6 +53,8 @@ def test_every_key_is_read() -> None:
         ),
     }
     assert config.pools == {"both": ("h100a", "sim"), "one": ("local",)}
+    with pytest.raises(UsageError, match="both is a pool"):
+        config.host("both")
     assert config.overrides == (
         Override("cpu-unittest", "Install", run="pip install torch"),
         Override("cpu-unittest", "Lint", skip=True),

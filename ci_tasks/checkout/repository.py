@@ -31,8 +31,10 @@ _FORMAT = "%H%x1f%P%x1f%an <%ae>%x1f%aI%x1f%s"  # fields cannot be divided by wh
 _MISSING = re.compile(r"unable to read|cannot read|bad object|bad file|missing (blob|tree|commit)|invalid object")
 
 
-def hint_if_missing(said: str) -> str:
-    """The next step if git says that it lacks an object."""
+def hint_of_git(said: str) -> str:
+    """The next step if git says that it lacks an object, or may not read a file."""
+    if "Permission denied" in said:
+        return "make it readable; if it is no part of the code, name it in .git/info/exclude"
     return "in a partial clone: `git fetch --refetch --no-filter`" if _MISSING.search(said) else ""
 
 
@@ -72,7 +74,7 @@ class CheckoutGit(Git):
         if isinstance(error, DiskFull):
             hint = f"the disk is full: free some space, or set {HOME_ENV} to another directory for runs"
             return Blocked(str(error.args[0]), hint=hint)
-        return GitError(str(error), hint=hint_if_missing(str(error)))
+        return GitError(str(error), hint=hint_of_git(str(error)))
 
     def unusable(self, command: str, error: Exception) -> Exception:
         """The error for a git that did not start, or did not answer in time."""

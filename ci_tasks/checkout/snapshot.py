@@ -44,7 +44,7 @@ from ci_tasks.checkout.repository import (
     Repository,
     commit_of,
     find_repository,
-    hint_if_missing,
+    hint_of_git,
     resolve_rev,
     submodules_of,
     user_excludes,
@@ -233,7 +233,7 @@ def _record(store: ObjectStore, source: Path, path: str, rev: str | None, large:
         walk = ("rev-list", "--objects", "--no-object-names", "--no-walk", "--missing=print", base)
         if missing := [line for line in store.reader.text(*walk).splitlines() if line.startswith("?")]:
             what = f"{source} has {counted(len(missing), 'missing blob')} in {rev}"
-            raise CheckoutError(what, hint=hint_if_missing(what))
+            raise CheckoutError(what, hint=hint_of_git(what))
         modules: Mapping[bytes, str | None] = submodules_of(store.reader, base)
     else:
         started = time.time_ns() - _CLOCK_NS
@@ -464,7 +464,7 @@ def clone(snapshot: Snapshot, workspace: Path) -> None:
         raise Blocked(str(error)) from None
     except StoreError as error:
         message = f"the copy of {snapshot.checkout.path} is not its tree: {error}"
-        raise CheckoutError(message, hint=hint_if_missing(str(error))) from None
+        raise CheckoutError(message, hint=hint_of_git(str(error))) from None
 
 
 def copy_side_by_side(

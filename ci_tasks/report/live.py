@@ -150,9 +150,8 @@ def _joined(cells: Mapping[str, str], widths: Mapping[str, int]) -> str:
 
 def _hosts(rows: Sequence[RowProgress], hosts: Sequence[HostProgress], most: int) -> list[_Line]:
     """The hosts in at most `most` lines, unreachable and busy hosts first."""
-    ours = {
-        host.name: [row for row in rows if row.host == host.name and row.state in (RUNNING, STALLED)] for host in hosts
-    }
+    running = [row for row in rows if row.state in (RUNNING, STALLED)]
+    ours = {host.name: [row for row in running if row.host == host.name] for host in hosts}
     shown = len(hosts) if len(hosts) <= most else most - 1
     first = sorted(hosts, key=lambda host: (host.up, -len(ours[host.name])))[:shown]
     names = {host.name: printable(host.name)[:_HOST_WIDTH] for host in hosts}

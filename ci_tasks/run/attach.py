@@ -322,6 +322,8 @@ def shell(name: str) -> int:
     _, run = find_one(name)
     remote = read_remote(run)
     if remote is None:
+        if not os.path.exists(run.agent):  # it has ended, and left only its results
+            raise UsageError("the run's container and workspace are gone", hint="--keep keeps those of a failed run")
         return subprocess.call([sys.executable, "-I", run.agent, "shell", run.path])
     from ci_tasks.hosts.ssh import SSHConnection
 

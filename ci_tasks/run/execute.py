@@ -365,12 +365,12 @@ class LabelExecution:
         """The row has its record. It may end the others, too: with --fail-fast, and with --detach, for which all rows
         start or none does."""
         execution.finish(record, run)
-        failed = self.options.fail_fast and record.counted_status in _FAILURES
+        name, status = execution.row.row, record.counted_status
+        failed = self.options.fail_fast and status in _FAILURES
         if self._stopping or not (failed or (self.options.detach and record.started_at is None)):
             return
         self._stopping = True
-        name = execution.row.row
-        why = f"{name} failed (--fail-fast)" if failed else f"{name} could not start (--detach starts all rows or none)"
+        why = f"{name} ended as {status} (--fail-fast)" if failed else f"{name} could not start (--detach: all or none)"
         self.view.print_message(f"cancelling the other rows, since {why}")
         for other in self.executions:
             other.is_stopped = other.record is None

@@ -215,7 +215,7 @@ def test_the_first_failure_ends_the_others_and_speaks_for_all(played: Make) -> N
     assert statuses(done) == {"bad": "failed", "long": "cancelled", "waiting": "cancelled"}
     assert {name for name, record in records.items() if record.stopped} == {"long", "waiting"}
     assert [entry for entry in world.hosts.values() if "waiting" in entry.began] == [], "it was never begun"
-    why = "since bad failed (--fail-fast)"
+    why = "since bad ended as failed (--fail-fast)"
     assert (records["waiting"].reason, done.exit_code) == (f"not started, {why}", 1)
     assert f"cancelling the other rows, {why}" in world.view.messages
 

@@ -106,6 +106,7 @@ def _tells(one: Candidate) -> bool:
 def features(log: CandidateList) -> list[Features]:
     """The numbers of each candidate of a log, and then the numbers of "nothing failed"."""
     told = [one for one in log.candidates if not one.ignored]
+    matched = [one for one in log.candidates if one.kind != LAST]
     ends = [one for one in told if one.kind == EXCEPTION_END]
     roots = [one for one in told if one.rule.rank == ROOT]
     passing_on = [one.line.number for one in log.candidates if one.rule.rank == WRAPPER]
@@ -142,10 +143,7 @@ def features(log: CandidateList) -> list[Features]:
             # A line that is only at the end is worth less if a rule knows another line there.
             "stands last beside a rule": one.kind == LAST
             and one.rule is NO_RULE
-            and any(
-                other.kind != LAST and other.rule is not NO_RULE and abs(other.last_at - number) <= 2 * _END
-                for other in log.candidates
-            ),
+            and any(other.rule is not NO_RULE and abs(other.last_at - number) <= 2 * _END for other in matched),
             # If each exception was raised while the one before was handled, the first counts.
             "not the first of its chain": any(
                 one.chain and link.chain == one.chain and link.rule.rank != WRAPPER and link.depth < one.depth
@@ -153,9 +151,7 @@ def features(log: CandidateList) -> list[Features]:
             ),
             # Processes that pass an exception on quote the one that raised it.
             "quoted later": len(said) >= _SHORTEST_MESSAGE
-            and any(
-                said in other.text for other in log.candidates if other.kind != LAST and other.line.number > number
-            ),
+            and any(said in other.text for other in matched if other.line.number > number),
         }
 
     return [*map(of, log.candidates), _of_nothing(log)]

@@ -113,9 +113,7 @@ def _judged(training: TrainingRun, run: LevelRun) -> TrainingVerdict:
         follow_up = stage_of(run.reason).follow_up
         criteria = [Criterion(EXIT, CONTRADICTED, run.ending, follow_up=follow_up, environment=True)]
     elif training.training.level == 5 and facts.ended_well:
-        why = (
-            some(unlike(facts.settings, base.settings), 3, "; ") if base and base.settings else "its settings not seen"
-        )
+        why = some(unlike(facts.settings, base.settings), 3, "; ") if base and base.settings else "settings not seen"
         curve, why = (base.metrics, why) if base else (None, "")
         steps = training.training.steps
         criteria += learning(facts.metrics, steps, critic=training.has_critic, baseline=curve, unlike=why)
