@@ -321,12 +321,12 @@ BUDGETS = {
     "ci_tasks/logs": 2_947,
     "ci_tasks/planning": 1_635,
     "ci_tasks/report": 1_107,
-    "ci_tasks/results": 1_506,
-    "ci_tasks/run": 2_618,
-    "ci_tasks/trials": 1_577,
+    "ci_tasks/results": 1_502,
+    "ci_tasks/run": 2_627,
+    "ci_tasks/trials": 1_573,
     "ci_tasks/workflow": 1_993,
     "docs": 128,
-    "tests": 32_000,
+    "tests": 31_999,
 }
 
 

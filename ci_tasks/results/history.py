@@ -81,16 +81,10 @@ def durations(label: str, hosts: Sequence[str] = ()) -> dict[str, float]:
     return {row: _median((there[row] or known)[:_RECENT]) or 0.0 for row, known in anywhere.items()}
 
 
-def expected_seconds(label: str, hosts: Sequence[str], rows: Collection[str] = (), only: str = "") -> float | None:
-    """How long a run of these rows, or of the rows that `only` means, takes if they run at once: the longest of them,
-    after what usually comes before the first row of the label on `hosts`, such as install steps. None if no such row
-    has passed before."""
-    parts = [part for each in only.split(",") if (part := each.strip())] or [""]
-    took = [
-        seconds
-        for row, seconds in durations(label, hosts).items()
-        if (row in rows if rows else any(part in row for part in parts))
-    ]
+def expected_seconds(label: str, hosts: Sequence[str], rows: Collection[str]) -> float | None:
+    """How long a run of these rows takes if they run at once: the longest of them, after what usually comes before the
+    first row of the label on `hosts`, such as install steps. None if no such row has passed before."""
+    took = [seconds for row, seconds in durations(label, hosts).items() if row in rows]
     began = _ask(
         f"SELECT batch, min(at) FROM runs WHERE label = ? AND host IN ({', '.join('?' * len(hosts))}) "
         f"AND seconds IS NOT NULL AND NOT retry GROUP BY batch {index.NEWEST_FIRST} LIMIT {_RECENT}",
@@ -101,7 +95,7 @@ def expected_seconds(label: str, hosts: Sequence[str], rows: Collection[str] = (
     for batch, at in began:
         with suppress(ValueError):  # a directory of another name
             known = at - store.started_at(batch)
-            before += [known] if 0 <= known < _LONGEST_SETUP else []  # else its name is of another time zone
+            before += [known] if 0 <= known < _LONGEST_SETUP else []  # else a clock was set
     return max(took) + (_median(before) or 0.0) if took else None
 
 

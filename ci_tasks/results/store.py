@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
@@ -94,7 +95,7 @@ def client_id() -> str:
 def new_batch(label: str, directory: Path | None = None) -> Batch:
     """A fresh directory for the rows of one command; two commands in one second get two."""
     slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", label)[:_LONGEST_SLUG].strip("-.") or "run"
-    stamp = time.strftime(_STAMP)
+    stamp = time.strftime(_STAMP, time.gmtime())  # UTC: the newest is the last in every time zone
     if directory is not None:
         directory = directory.expanduser().resolve()
         if directory.exists() and not directory.is_dir():
@@ -121,7 +122,7 @@ def new_batch(label: str, directory: Path | None = None) -> Batch:
 
 def started_at(name: str) -> float:
     """When the command of a batch, or of a run, began: seconds since 1970, by its name. Raises ValueError."""
-    return time.mktime(time.strptime(_stamp(name), _STAMP))
+    return datetime.strptime(_stamp(name), _STAMP).replace(tzinfo=timezone.utc).timestamp()
 
 
 def run_dirs() -> Iterator[tuple[str, RunDir]]:

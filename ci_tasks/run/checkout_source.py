@@ -20,7 +20,7 @@ from ci_tasks.workflow.suite import label_of, matches_job, plain_names
 
 if TYPE_CHECKING:
     from ci_tasks.agent.records import Conversion
-    from ci_tasks.config import Override
+    from ci_tasks.config import Config, HostSpec, Override
     from ci_tasks.logs.job_facts import RecoveredJob
     from ci_tasks.run.events import EventStream
     from ci_tasks.workflow.context import EventContext
@@ -98,6 +98,15 @@ class CheckoutSource:
                     job_of(_read(self.path, self.rev, file, self.given), label)
                     error.hint += f"; {file} has it: --workflow {file.removeprefix(_WORKFLOWS)}"
             raise
+
+    def asked_key(self, config: Config, request: RunRequest, *hosts: HostSpec) -> str:
+        """What decides beside the trees how rows run, hashed, since values may be secrets."""
+        import hashlib  # commands that only look need none
+
+        given = replace(self.given, sources={}, overlays=())  # overlays are in the trees
+        overrides = [replace(each, source="") for each in config.overrides]
+        asked = (self.workflow.path, request.image, request.probe, given, overrides, hosts)
+        return hashlib.sha256(repr(asked).encode()).hexdigest()[:12]
 
     def label_of(self, name: str) -> str:
         """The label that a label, a job's name or a PR label means; any other text stays as it is."""

@@ -41,7 +41,8 @@ _STATE_EVENTS: dict[str, RowEvent] = {WAITING: "row_waiting", RUNNING: "row_star
 
 @dataclass(frozen=True)
 class RunPrepared:
-    """Rows are planned and about to start. `directory` has their run directories; `checkout` is what they test."""
+    """Rows are planned and about to start. `directory` has their run directories; `checkout` is what they test. `asked`
+    is equal for commands with the same workflow, image and values."""
 
     time: str
     id: str
@@ -53,6 +54,7 @@ class RunPrepared:
     directory: str
     event: Literal["run_prepared"] = "run_prepared"
     checkout: str = ""
+    asked: str = ""
 
 
 @dataclass(frozen=True)
@@ -296,9 +298,9 @@ def resumable(label: str, checkout: str, only: str | None, rows: Sequence[str] =
         journal = read_journal(Batch(name, store.home() / "runs" / name))
         if journal is None or (journal.asked.label, journal.asked.checkout) != (label, checkout):
             continue
-        if journal.is_over or not all(any(part in row for part in parts) for row in journal.asked.rows):
-            continue
-        if rows and {*rows} != {*journal.asked.rows}:
+        asked = journal.asked.rows
+        is_meant = {*rows} == {*asked} if rows else all(any(part in row for part in parts) for row in asked)
+        if journal.is_over or not is_meant:
             continue
         latest = [journal.attempts(row)[-1:] for row in journal.asked.rows]
         records = [read_run_record(run) for attempts in latest for _, run in attempts]

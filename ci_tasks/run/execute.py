@@ -47,6 +47,7 @@ def run_rows(
     run = LabelExecution(ready, options, view, durations)
     if ready.journal:
         run.resume(ready.journal)
+    run.write_waiting()
     handled = 0  # how often ^C was pressed and acted on
     try:
         while not (run.is_over or run.can_be_left()):
@@ -218,6 +219,12 @@ class LabelExecution:
         else:
             self._used[int(os.path.basename(run.path))] = execution.row.row
             shutil.rmtree(run.path, ignore_errors=True)
+
+    def write_waiting(self) -> None:
+        """A row that no host was given yet has a directory all the same: else a killed client's row is forgotten."""
+        for execution in self._waiting:
+            if not os.path.exists(self.ready.batch.run_dir(execution.position + 1).path):
+                self._write_unplanned(execution, execution.position + 1, "")
 
     # -- placing and starting ------------------------------------------------------------------------------------------
 
@@ -439,12 +446,16 @@ class LabelExecution:
 
     def _unplanned_run_dir(self, execution: RowExecution, number: int, host: str = "") -> RunDir:
         """The run directory of a row that has no plan: no host was given it, or `host` cannot say what it would run."""
+        run = self._write_unplanned(execution, number, host)
+        self._write_placed(execution, host, run)
+        return run
+
+    def _write_unplanned(self, execution: RowExecution, number: int, host: str) -> RunDir:
         run, row = self.ready.batch.run_dir(number), execution.row
         os.makedirs(run.path, exist_ok=True)
         id, gpus, checkout = self.ready.batch.run_id(number), row.needed_gpus, self.ready.checkout
         plan = Plan(id, row.label, row.job, row.row, host, test=row.test, gpus=gpus, checkout=checkout)
         write_record(run.plan, plan)
-        self._write_placed(execution, host, run)
         return run
 
     # -- ^C ----------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from ci_tasks.run.events import (
     open_journal,
     resumable,
 )
-from ci_tasks.run.execute import RowExecution, run_rows
+from ci_tasks.run.execute import run_rows
 from ci_tasks.run.find_rows import find_rows, list_jobs, why_no_rows
 from ci_tasks.run.prepare import HostSession, PreparedBatch, RowPlanner, prepare, print_override_warnings
 from ci_tasks.run.progress import open_view, print_results
@@ -93,12 +93,16 @@ def execute_label(
     if view is None:  # of a trial, each run would say it
         print_override_warnings(config, source)
     journal = resumable(request.label, str(source.path), request.only, request.rows) if options.resume else None
+    asked = source.asked_key(config, request)
     if journal:
+        if journal.asked.asked not in ("", asked):
+            message = f"{journal.batch.id} was started with another workflow, image, override or value"
+            raise UsageError(message, hint="repeat its options, such as --test and --var, or run the label again")
         request = replace(request, rows=journal.asked.rows, only=None)
     with closing(prepare(source, config, request, open_executor, take_snapshot, journal)) as ready:
         if not ready.rows:
             shutil.rmtree(ready.batch.path, ignore_errors=True)
-            _print_no_rows(source, request)
+            print_no_rows(source, request)
             return None
         batch, checkout = ready.batch, ready.checkout
         if journal and journal.asked.tree != checkout.tree:
@@ -111,9 +115,9 @@ def execute_label(
             print(f"run {batch.id}: {count} of {checkout.title}, tree {short(checkout.tree)}", flush=True)
             view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.planned_rows.values()])
         with closing(open_journal(batch)) as written, closing(EventView(view, written, options.events)) as events:
-            asked = (batch.id, request.label, request.host, tuple(row.row for row in ready.rows))
-            code = (checkout.commit, checkout.tree, str(batch.path))
-            events.write(RunPrepared(now(), *asked, *code, checkout=checkout.path))
+            rows, code = tuple(row.row for row in ready.rows), (checkout.commit, checkout.tree, str(batch.path))
+            what = (batch.id, request.label, request.host, rows, *code)
+            events.write(RunPrepared(now(), *what, checkout=checkout.path, asked=asked))
             result = _execute(ready, options, events)
             if result.exit_code is not None:
                 events.write(RunEnded(now(), result.id, result.status, result.exit_code))
@@ -122,7 +126,7 @@ def execute_label(
     return result
 
 
-def _print_no_rows(source: CheckoutSource, request: RunRequest) -> None:
+def print_no_rows(source: CheckoutSource, request: RunRequest) -> None:
     print(f"{VACUOUS}: {why_no_rows(source, request.label, request.base)}; nothing ran, so nothing is shown")
 
 
@@ -140,8 +144,8 @@ def _execute(ready: PreparedBatch, options: ExecutionOptions, view: EventView) -
     if len(records) == len(executions):
         runs = zip(records, executions, strict=True)
         return batch_result(ready.batch.id, records, {record.id: each.run.path for record, each in runs if each.run})
-    left = [_left(execution, view) for execution in executions]
-    going_on = {f"{ready.batch.id}.{os.path.basename(path)}": path for path in left}
+    left = [each.attempt.prepared.run if each.attempt else each.run for each in executions]
+    going_on = {f"{ready.batch.id}.{os.path.basename(run.path)}": run.path for run in left if run}
     return BatchResult(ready.batch.id, RUNNING, directories=going_on)
 
 
@@ -164,19 +168,6 @@ def _install(ready: PreparedBatch, planner: RowPlanner, view: EventView, *, is_f
             raise
 
 
-def _left(execution: RowExecution, view: EventView) -> str:
-    """Say whether a row that is left to itself runs, or what it waits for. Returns its run directory."""
-    run = execution.attempt.prepared.run if execution.attempt else execution.run
-    assert run is not None, "internal error: rows without a host"
-    status = read_status_if_readable(run)
-    said = f"waits: {'; '.join(status.waiting)}" if status.waiting else status.phase
-    if said == "running":
-        undecided = execution.row.needed_gpus and not status.gpu_ids  # it may wait for them after its install steps
-        said = "runs, and has no GPU yet" if undecided else "runs"
-    view.print_message(f"{execution.row.row} {said}")
-    return run.path
-
-
 def changed_runs(source: CheckoutSource, request: RunRequest) -> list[RunRequest]:
     """A run for each CPU label on this machine, then one of the job for changed tests on the host of `request`; which
     test runs where is printed. Raises UnknownName."""
@@ -186,7 +177,7 @@ def changed_runs(source: CheckoutSource, request: RunRequest) -> list[RunRequest
     there = [row for row in found.rows if row.test not in {row.test for row in here}]
     chosen = select([*here, *there], request.only, request.label) if found.rows else []
     if not chosen:
-        _print_no_rows(source, request)
+        print_no_rows(source, request)
     runs = []
     for label in dict.fromkeys(row.label for row in chosen):
         rows = tuple(row.row for row in chosen if row.label == label)

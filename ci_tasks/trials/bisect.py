@@ -19,7 +19,7 @@ from ci_tasks.run.events import EventStream
 from ci_tasks.run.label import execute_label
 from ci_tasks.trials.bisection import ENDS, FOUND, Bisect, CommitGraph
 from ci_tasks.trials.rules import TrialVerdict
-from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, given_key, rows_named
+from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, rows_named
 from ci_tasks.trials.words import BISECT, CANCELLED
 
 if TYPE_CHECKING:
@@ -93,20 +93,20 @@ def bisect(
         overlays = (*config.given.overlays, OverlaySource(path, str(source.path / path), submodule=path))
         config = replace(config, given=replace(config.given, overlays=overlays))
     search = _search(source, options, revision)
-    keys = [*search.settings]
+    keys, image, probe = [*search.settings], options.image, not options.no_probe
+    request = RunRequest(options.label, None, options.host, image=image, rows=(row,), probe=probe)
 
     def subject(key: str) -> Subject:
         given, at = config.given, search.revision or key
         if search.revision and search.axis != IMAGE:
             given = given.with_overlay_at(search.axis.partition(":")[2], key)
-        image = key if search.axis == IMAGE else options.image
-        request = RunRequest(options.label, None, options.host, image=image, rows=(row,), probe=not options.no_probe)
-        return Subject(open_source(str(source.path), at, options.workflow, given), request)
+        asked = replace(request, image=key) if search.axis == IMAGE else request
+        return Subject(open_source(str(source.path), at, options.workflow, given), asked)
 
     runner = Runner(config, subject, ExecutionOptions(events=events), known_to_run=keys[-1], execute=execute)
     rule = Bisect(keys, search.graph, options.signature or "")
-    more = {"label": options.label, "repo": str(source.path), "signature": rule.target, "image": options.image or ""}
-    more |= {"revision": search.revision, "axis": search.axis, **given_key(config.given)}
+    more = {"label": options.label, "repo": str(source.path), "signature": rule.target}
+    more |= {"revision": search.revision, "axis": search.axis, "asked": source.asked_key(config, request)}
     settings = {key: key for key in keys}
     with Trial("bisect", settings, [row], runner, more=more, resume=not options.fresh, name=search.short) as trial:
         steady = 2 * ENDS + ceil(log2(len(keys) - 1)) + 4  # the ends, the halvings, and some that confirm it

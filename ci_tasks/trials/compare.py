@@ -24,7 +24,7 @@ from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
 from ci_tasks.trials.report import SideResult
 from ci_tasks.trials.rules import AB, BLOCKED, BROKEN, CANNOT_TELL, ERROR, FINE, FIXED, FLAKY, RISE, YOURS
-from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, given_key, pinned, rows_named
+from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, pinned, rows_named
 from ci_tasks.trials.words import CANCELLED, COMPARE
 from ci_tasks.workflow.model import Row
 
@@ -103,7 +103,7 @@ def compare(
         subjects = {side: Subject(each, run, trees[side]) for side, each in sources.items()}
         runner = Runner(config, subjects.__getitem__, ExecutionOptions(events=events), execute=execute)
         settings = {side: tree.checkout.tree for side, tree in trees.items()}
-        more = {"label": label, "host": host, "image": options.image or "", **given_key(source.given)}
+        more = {"label": label, "asked": source.asked_key(config, run, config.host(host))}
         trial = stack.enter_context(Trial("compare", settings, run.rows, runner, more=more, resume=not options.fresh))
         what = f"row {run.rows[0]}" if len(run.rows) == 1 else f"failing rows of {len(run.rows)}"
         base_is = f"merge base of HEAD and {parted_from}" if parted_from else revision

@@ -12,12 +12,12 @@ from ci_tasks.records import CANCELLED, EXIT_CODES, FAILED, PASSED, VACUOUS, Bat
 from ci_tasks.report import results
 from ci_tasks.report.results import batch_result
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
-from ci_tasks.run.label import execute_label
+from ci_tasks.run.label import execute_label, print_no_rows
 from ci_tasks.run.progress import kept_lines
 from ci_tasks.safe_output import terminal_width
 from ci_tasks.trials import report
 from ci_tasks.trials.rules import Outcome, Repeat, telling
-from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, given_key, pinned
+from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, pinned, rows_named
 
 _TREE = "tree"
 _UNTIL_FAIL_LIMIT = 100  # runs
@@ -45,27 +45,29 @@ def repeat(
         if until_fail:
             often = f"until a row fails, at most {counted(runs, 'time')}"
         print(f"repeating {often}: {checkout.title}, tree {short(checkout.tree)}", flush=True)
-        hosts = [spec.name for spec in config.select_hosts(request.host)]
-        print(f"for a row at most {cost(runs, request.label, hosts, request.rows, request.only or '')}", flush=True)
+        label, hosts = request.label, config.select_hosts(request.host)
+        names = request.rows or tuple(row.row for row in rows_named(source, label, request.only, request.base))
+        if not names:
+            print_no_rows(source, request)
+            return BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])
+        print(f"for a row at most {cost(runs, label, [host.name for host in hosts], names)}", flush=True)
         subject = Subject(source, request, tree)
         runner = Runner(config, lambda _: subject, replace(how, resume=False), execute=execute)
-        more = {"label": request.label, "host": request.host, "only": request.only or "", "image": request.image or ""}
-        more |= {**given_key(source.given), "runs": str(runs), "until_fail": str(until_fail)}
+        asked = source.asked_key(config, request, *hosts)
+        more = {"label": label, "asked": asked, "runs": str(runs), "until_fail": str(until_fail)}
         rule = Repeat(_TREE, runs, until_fail)
         settings = {_TREE: f"{checkout.commit} {checkout.tree}"}
-        with Trial("repeat", settings, request.rows, runner, more=more, resume=how.resume) as trial:
+        with Trial("repeat", settings, names, runner, more=more, resume=how.resume) as trial:
             try:
                 trial.run(lambda *_: rule, until=lambda: until_fail and _has_failed(trial.outcomes))
             except CiTasksError:
                 if trial.outcomes:
-                    _print(trial, runner, rule, request.label)
+                    _print(trial, runner, rule, label)
                 raise
-            if not trial.outcomes and not trial.is_interrupted:
-                return BatchResult("", VACUOUS, EXIT_CODES[VACUOUS])  # the run has said why
-            _print(trial, runner, rule, request.label)
+            _print(trial, runner, rule, label)
     status = CANCELLED if trial.is_interrupted else overall([_status(trial.of_row(row), runs) for row in trial.rows])
     directories = {one.run: one.log.removesuffix("/log") for one in trial.outcomes if one.log}
-    result = batch_result(request.label, [runner.record(one) for one in trial.outcomes], directories)
+    result = batch_result(label, [runner.record(one) for one in trial.outcomes], directories)
     print("".join(f"{line}\n" for line in kept_lines(result)), end="", flush=True)
     return replace(result, status=status, exit_code=EXIT_CODES[status])
 

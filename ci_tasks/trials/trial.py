@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ci_tasks import safe_output
-from ci_tasks.agent.codec import RecordError, encode, from_json, masked_record, to_json
+from ci_tasks.agent.codec import RecordError, encode, from_json, masked_record
 from ci_tasks.agent.files import try_lock
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
@@ -33,7 +33,6 @@ from ci_tasks.agent.run_directory import RunDir, read_record
 from ci_tasks.checkout.snapshot import Snapshot, materialize
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError, counted
-from ci_tasks.given_values import NOTHING_GIVEN, GivenValues
 from ci_tasks.hosts.executor import take_host_snapshot
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
 from ci_tasks.report.table import duration
@@ -60,7 +59,7 @@ Execute = Callable[..., BatchResult | None]  # as run.label.execute_label
 
 @dataclass(frozen=True)
 class TrialRun:
-    """Rows to run in a setting; no rows means the rows of the label. `number` is one more than the runs of the setting
+    """Rows to run in a setting. `number` is one more than the runs of the setting
     that counted."""
 
     setting: str
@@ -76,7 +75,7 @@ RuleOfRow = Callable[[str], TrialRule]
 
 class Trial:
     """`settings` are what is compared or searched, by key, each with what it is pinned to; `more` is what else makes
-    two trials one. Without `rows` they are the first run's. `name` is how a line calls a setting. `resume`: continue
+    two trials one. `name` is how a line calls a setting. `resume`: continue
     with the journal, else start again."""
 
     def __init__(
@@ -92,9 +91,9 @@ class Trial:
     ) -> None:
         asked = {"question": question, "settings": settings, "rows": rows, "more": more or {}}
         self._asked = safe_output.masked(json.dumps(asked, sort_keys=True)).encode()
-        self.question, self.settings, self._asked_rows = question, settings, rows
+        self.question, self.settings, self.rows = question, settings, list(rows)
         self.perform, self.resume, self.name = perform, resume, name
-        self.rows, self.outcomes = list(rows), list[Outcome]()
+        self.outcomes: list[Outcome] = []
         self.verdicts: dict[str, TrialVerdict] = {}
         self.is_interrupted = False
 
@@ -153,7 +152,7 @@ class Trial:
         """The next runs, runs of one setting together: its tree is sent once for all rows."""
         rows_of: dict[str, list[str]] = {}
         numbers: dict[str, int] = {}
-        for row in self.rows or [""]:
+        for row in self.rows:
             if row in self.verdicts:
                 continue
             known = self.of_row(row)
@@ -164,12 +163,12 @@ class Trial:
             for setting in what:
                 rows_of.setdefault(setting, []).append(row)
                 numbers.setdefault(setting, 1 + sum(one.setting == setting and one.counts for one in known))
-        return [TrialRun(setting, tuple(filter(None, rows)), numbers[setting]) for setting, rows in rows_of.items()]
+        return [TrialRun(setting, tuple(rows), numbers[setting]) for setting, rows in rows_of.items()]
 
     # the journal
 
     def _name(self) -> str:
-        words = "-".join([self.question, *self._asked_rows[:1]])
+        words = "-".join([self.question, *self.rows[:1]])
         slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", words)[:60].strip("-.")
         return f"{slug}-{hashlib.sha256(self._asked).hexdigest()[:12]}"
 
@@ -181,20 +180,18 @@ class Trial:
             head, *entries = whole.split(b"\n") if newline else [b""]
             if head not in (b"", self._asked):
                 raise RecordError(self.path.name, "", "it belongs to another trial")
-            outcomes = [from_json(Outcome, entry, where=self.path.name) for entry in entries]
+            outcomes = (from_json(Outcome, entry, where=self.path.name) for entry in entries)
+            # What says nothing of the code is run again: the environment may be repaired by now.
+            self.outcomes = [one for one in outcomes if one.counts or one.status == MISSING]
         except RecordError as error:
             hint = "--fresh starts over, without it"
             raise UsageError(f"{self.path} is not a trial's file: {error}", hint=hint) from None
-        self.rows = list(dict.fromkeys([*self.rows, *(one.row for one in outcomes)]))
-        # What says nothing of the code is run again: the environment may be repaired by now.
-        self.outcomes = [one for one in outcomes if one.counts or one.status == MISSING]
         self._file.truncate(len(whole + newline))  # without a line that was being written when its program was killed
         if not head:
             self._write(self._asked)
 
     def _add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
-        self.rows += [outcome.row] * (outcome.row not in self.rows)
         masked = masked_record(outcome, safe_output.secret_values())
         self._write(json.dumps(encode(masked, versioned=False)).encode())
         self._say(len(self.outcomes), outcome)
@@ -236,15 +233,15 @@ def pinned(source: CheckoutSource, base: str | None) -> Iterator[PinnedTree]:
         yield PinnedTree(materialize(source.path, clone, rev=source.rev, base=base, overlays=overlays), clone)
 
 
-def rows_named(source: CheckoutSource, label: str, only: str | None) -> list[Row]:
+def rows_named(source: CheckoutSource, label: str, only: str | None, base: str | None = None) -> list[Row]:
     """The row with this very name, else the rows that `only` means. Raises UnknownName."""
-    rows = find_rows(source, label, event_context(source), None).rows
+    rows = find_rows(source, label, event_context(source), base).rows
     return [row for row in rows if row.row == only] or select(rows, only, label)
 
 
-def cost(runs: int, label: str, hosts: Sequence[str], rows: Sequence[str], only: str = "") -> str:
-    """How many runs, and how long they may take by earlier runs of the rows, or of the rows that `only` means."""
-    seconds = expected_seconds(label, hosts, rows, only)
+def cost(runs: int, label: str, hosts: Sequence[str], rows: Sequence[str]) -> str:
+    """How many runs, and how long they may take by earlier runs of the rows."""
+    seconds = expected_seconds(label, hosts, rows)
     if seconds is None:
         return f"{counted(runs, 'run')}; no earlier run says how long each takes"
     at_once = "" if len(rows) == 1 else " if all rows run at once"
@@ -293,7 +290,7 @@ class Runner:
             subject = self.subject(run.setting)
             host = subject.request.host
             fresh = subject.request.fresh_env and run.number == 1
-            request = replace(subject.request, rows=run.rows or subject.request.rows, fresh_env=fresh)
+            request = replace(subject.request, rows=run.rows, fresh_env=fresh)
             take = subject.tree.take if subject.tree else take_host_snapshot
             view = None if self.live else QuietView()
             done = self.execute(subject.source, self.config, request, self.how, take_snapshot=take, view=view)
@@ -332,12 +329,6 @@ def outcome_of(setting: str, record: RunRecord, log: str = "") -> Outcome:
     if not failed:
         return known
     return replace(known, status=FAILED, signature=signature, kind=triage.kind if triage else "")
-
-
-def given_key(given: GivenValues) -> dict[str, str]:
-    """What tells a trial with these values from others, for its journal. Overlays are in the trees."""
-    values = replace(given, sources={}, overlays=())
-    return {} if values == NOTHING_GIVEN else {"given": to_json(values, versioned=False)}
 
 
 class QuietView(PlainView):

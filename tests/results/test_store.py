@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def one_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "strftime", lambda _format: "20260101-120000")
+    monkeypatch.setattr(time, "strftime", lambda *_: "20260101-120000")
 
 
 def _batch(label: str, rows: int = 1, at: int = 1) -> store.Batch:

@@ -24,6 +24,7 @@ from ci_tasks.agent.records import Checkout, Plan, QueryAnswer, RemoteLocation, 
 from ci_tasks.agent.run_directory import RunDir, write_record
 from ci_tasks.config import Config, HostSpec
 from ci_tasks.errors import Blocked
+from ci_tasks.given_values import NOTHING_GIVEN
 from ci_tasks.hosts.executor import HostPaths, PreparedRow, Say
 from ci_tasks.hosts.runs import RunState
 from ci_tasks.planning.placement import HostFacts
@@ -279,6 +280,7 @@ class World:
     def __init__(self, directory: Path, hosts: Mapping[str, int], rows: Mapping[str, int]) -> None:
         (directory / "checkout").mkdir(exist_ok=True)
         self.checkout, self.rows, self.tree = directory / "checkout", dict(rows), "t" * 40
+        self.given = NOTHING_GIVEN
         self.acts: dict[tuple[str, str], Act] = {}
         self.hosts = {name: Host(name, gpus, self.acts) for name, gpus in hosts.items()}
         self.view = Watcher()
@@ -340,7 +342,8 @@ class World:
         return self.executors[-1]
 
     def _source(self) -> CheckoutSource:
-        return CheckoutSource(self.checkout, "it is played", read_workflow(_workflow(self.rows), "pr-test.yml"))
+        workflow = read_workflow(_workflow(self.rows), "pr-test.yml")
+        return CheckoutSource(self.checkout, "played", workflow, given=self.given)
 
 
 def _workflow(rows: Mapping[str, int]) -> str:

@@ -171,7 +171,7 @@ class Planner:
         if (int(row.row[1:]), int(session.name[1:])) in self.story.unplannable:
             raise Blocked(f"{session.name} has no Python for {row.row}")
         run = self.batch.run_dir(number)
-        os.makedirs(run.path)
+        os.makedirs(run.path, exist_ok=True)
         names = (self.batch.run_id(number), row.label, row.job, row.row, session.name)
         plan = Plan(*names, test=row.test, gpus=row.gpus or 0)
         write_record(run.plan, plan)

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.run_directory import read_description
 from ci_tasks.errors import UsageError
-from ci_tasks.results.store import Batch
+from ci_tasks.given_values import GivenValues
+from ci_tasks.results.store import Batch, rows_of
 from ci_tasks.run.events import JOURNAL, RowChanged, open_journal
 from tests.run.simulated import ENDLESS, Act, Killed, World
 
@@ -77,12 +79,25 @@ def test_the_second_command_tells_what_the_first_had_tried(left: World) -> None:
     assert refused["quick"] == ["not here"] * (tried.count("quick") - 1)
 
 
-def test_another_tree_is_refused_and_nothing_is_lost(left: World) -> None:
-    left.tree = "u" * 40
-    with pytest.raises(UsageError, match="the checkout is not what"):
+OTHERS = [("tree", "u" * 40, "checkout is not what"), ("given", GivenValues(tests=("t.py",)), "started with another")]
+
+
+@pytest.mark.parametrize(("what", "other", "message"), OTHERS)
+def test_another_tree_or_value_is_refused_and_nothing_is_lost(left: World, what: str, other: Any, message: str) -> None:
+    before = getattr(left, what)
+    setattr(left, what, other)
+    with pytest.raises(UsageError, match=message):
         left.execute_label(resume=True)
-    left.tree = "t" * 40
+    setattr(left, what, before)
     assert left.execute_label(resume=True).exit_code == 0
+
+
+def test_a_row_that_no_host_was_given_is_not_forgotten(played: Make) -> None:
+    world = played({"a": 4, "b": 4}, {"one": 4, "two": 4, "three": 4})
+    world.acts.update({(row, "*"): Act(seconds=ENDLESS) for row in world.rows})
+    kill_when(world, lambda: world.runs("one")() and world.runs("two")())
+    (batch,) = batches(world)
+    assert {read_description(run).row for _, run in rows_of(batch.name)} == set(world.rows)
 
 
 def test_a_host_with_a_row_that_runs_has_to_be_named(left: World) -> None:

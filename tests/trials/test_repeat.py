@@ -28,7 +28,7 @@ def source(tmp_path: Path) -> CheckoutSource:
 def ended(
     source: CheckoutSource, script: Script, runs: int, *, until_fail: bool = False, resume: bool = False, **how: Any
 ) -> int:
-    request, options = RunRequest("ckpt", **how), ExecutionOptions(resume=resume)
+    request, options = RunRequest("ckpt", rows=tuple(script.letters), **how), ExecutionOptions(resume=resume)
     result = repeat(source, CONFIG, request, runs, until_fail, options, execute=script)
     return result.exit_code or 0
 
@@ -79,12 +79,12 @@ def test_it_ends_when_the_answer_is_clear_with_the_rows_statuses_for_its_exit_co
 def test_it_says_first_how_many_runs_and_how_long_they_may_take(
     source: CheckoutSource, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    def seconds(label: str, hosts: list[str], rows: object, only: str) -> float:
-        assert (label, hosts, rows, only) == ("ckpt", ["local"], (), "x")
+    def seconds(*asked: object) -> float:
+        assert asked == ("ckpt", ["local"], ("x", "y"))
         return 90.0
 
     monkeypatch.setattr("ci_tasks.trials.trial.expected_seconds", seconds)
-    ended(source, Script(x="..."), 3, only="x")
+    ended(source, Script(x="...", y="..."), 3)
     assert (
         capsys.readouterr().out.splitlines()[1]
         == "for a row at most 3 runs, about 90 s each with set-up if all rows run at once: 4 min 30 s"
@@ -101,6 +101,13 @@ def test_resume_makes_the_runs_that_are_left_and_without_it_all_are_made_again(s
     rest = Script(x="..")
     assert (ended(source, rest, 5, resume=True), len(rest.runs)) == (0, 2)
     assert ended(source, Script(x="....."), 5) == 0
+
+
+@pytest.mark.parametrize("other", [{"image": "i"}, {"probe": False}])
+def test_what_decides_how_rows_run_is_part_of_a_trial(source: CheckoutSource, other: dict[str, Any]) -> None:
+    assert ended(source, Script(x=[".", ".", press]), 5) == 130
+    rest = Script(x=".....")
+    assert (ended(source, rest, 5, resume=True, **other), len(rest.runs)) == (0, 5)
 
 
 def test_the_end_shows_for_each_way_of_failing_the_line_and_the_log_of_its_last_time(

@@ -27,7 +27,7 @@ class Machine:
 
     def __call__(self, run: TrialRun) -> Iterator[Outcome]:
         self.asked.append(run)
-        for row in run.rows or ("r1",):
+        for row in run.rows:
             if self.count == self.stop:
                 raise KeyboardInterrupt
             self.count += 1
@@ -64,14 +64,6 @@ def test_a_setting_runs_all_rows_that_want_it_at_once_and_a_row_with_its_word_no
         whole.run(ab)
     assert [run.rows for run in machine.asked] == [("r1", "r2")] * 6
     assert [run.number for run in machine.asked if run.setting == "base"] == [1, 2, 3]
-
-
-def test_rows_that_are_not_known_before_are_those_of_the_first_run() -> None:
-    machine = Machine()
-    with Trial("repeat", {"yours": "t"}, (), machine) as repeated:
-        repeated.run(lambda row: Repeat("yours", 3))
-    assert [run.rows for run in machine.asked] == [(), ("r1",), ("r1",)]
-    assert repeated.verdict("r1").word == "unclear"
 
 
 def test_the_interrupt_of_a_run_that_ends_its_rows_by_itself_ends_the_trial() -> None:
@@ -117,15 +109,14 @@ def test_a_journal_may_end_in_half_a_line_and_nothing_else() -> None:
         assert json.loads(fresh.path.read_bytes())["question"] == "compare"
 
 
-@pytest.mark.parametrize("rows", [("r1", "r2"), ()])
 @pytest.mark.parametrize("status", ["blocked", "lost", "cancelled"])
-def test_what_said_nothing_of_the_code_is_run_again(status: str, rows: tuple[str, ...]) -> None:
+def test_what_said_nothing_of_the_code_is_run_again(status: str) -> None:
     def only_r2_runs(run: TrialRun) -> Iterator[Outcome]:
-        for row in run.rows or ("r1", "r2"):
+        for row in run.rows:
             yield Outcome(run.setting, row, PASSED if row == "r2" else status)
 
     def words(perform: Any) -> dict[str, str]:
-        with Trial("repeat", {"yours": "t"}, rows, perform) as repeated:
+        with Trial("repeat", {"yours": "t"}, ("r1", "r2"), perform) as repeated:
             repeated.run(lambda row: Repeat("yours", 3))
         return {row: repeated.verdict(row).word for row in repeated.rows}
 

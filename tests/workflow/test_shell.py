@@ -41,9 +41,7 @@ def test_a_script_is_its_simple_commands_inner_ones_first() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "script", ["$(" * 20_000, "<<A " * 5_000 + "\n" * 5_000, "'" * 99_999, '"$(' * 9_999, "\\" * 9]
-)
+@pytest.mark.parametrize("script", ["$(" * 20_000, "<<A " * 5_000 + "\n" * 5_000, "'" * 9_999, '"$(' * 9_999, "\\" * 9])
 def test_hostile_text_is_read_and_comes_to_nothing(script: str) -> None:
     assert docker_run(script) is None
 

@@ -133,7 +133,7 @@ def test_the_age_of_a_run_counts_from_its_start(seconds: float, age: str) -> Non
 
 def test_the_age_of_a_run_that_has_not_begun_counts_from_its_command() -> None:
     record = RunRecord("20260101-120000-ckpt.01", "ckpt", "row", None, "installing")
-    assert _age(record, datetime(2026, 1, 1, 12, 2).timestamp()) == "2 min"
+    assert _age(record, datetime(2026, 1, 1, 12, 2, tzinfo=timezone.utc).timestamp()) == "2 min"
 
 
 def test_json_has_whole_records_also_of_removed_runs(home: Path, show: Output) -> None:

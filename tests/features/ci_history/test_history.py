@@ -56,9 +56,7 @@ def storage(storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     return storage
 
 
-@pytest.mark.parametrize(
-    ("is_mine", "said"), [(True, "flaky in CI: 1 of 1 other run"), (False, "already broken in CI")]
-)
+@pytest.mark.parametrize(("is_mine", "said"), [(True, "flaky in CI: 1 of 1 other"), (False, "already broken in CI")])
 def test_a_push_to_a_pull_requests_branch_is_not_the_base(
     api: Serving, storage: Storage, capsys: Any, is_mine: bool, said: str
 ) -> None:
