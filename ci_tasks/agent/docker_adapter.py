@@ -86,9 +86,8 @@ class _Adapter:
                 deviations.append(Deviation("probe", "none", path, "evidence from the job; --no-probe leaves it out"))
             calls.append(self._call(argv, render(here), deviations, here.last("name") or ""))
         self._note("container", name=here.last("name"))
-        return _execute(
-            program, [self.runtime, *render(here)], {**os.environ, **rewrite.client_environment(run, self.rules)}
-        )
+        environ = {**os.environ, **rewrite.client_environment(run, self.rules)}
+        return _execute(program, [self.runtime, *render(here)], environ)
 
     def _pull(self, run: DockerRun, program: str) -> str:
         """Pull the run's image. Returns its full name."""

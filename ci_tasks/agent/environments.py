@@ -42,7 +42,9 @@ _LINE = "import site, sys; site.addsitedir(%r, sys._getframe(1).f_locals.get('kn
 _NOTE = re.compile(r"\d+ packages, resolved \d{4}-\d\d-\d\d \d\d:\d\d UTC\Z")
 _WORD = re.compile(r"[^\s'\"`;|&<>()=,\[\]]+")
 # What describes packages, wherever it is in the checkout.
-_PACKAGING = re.compile(r"(?i)pyproject\.toml|setup\.(?:py|cfg)|.*\.lock|.*(?:requirements|constraints).*\.(?:txt|in)")
+_PACKAGING = re.compile(
+    r"(?i)pyproject\.toml|setup\.(?:py|cfg)|(?:gnu)?makefile|.*\.(?:lock|mk)|.*(?:requirements|constraints).*\.(?:txt|in)"
+)
 _PYTHON_SCRIPT = re.compile(rb"#!(?:/bin/sh\n'''exec' )?\"?(?!/usr/bin/|/bin/)[^\n\"]*/bin/python[\d.]*\b")
 
 

@@ -31,7 +31,6 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 
 from ci_tasks.agent.files import LockTimeout, content_of, file_lock, replace_file
 from ci_tasks.agent.git import DiskFull, Git, StoreError, make_repository, quoted
@@ -419,12 +418,7 @@ def prune_store(store: Path) -> None:
 
 
 def materialize(
-    source: Path,
-    workspace: Path,
-    *,
-    rev: str | None = None,
-    base: str | None = None,
-    overlays: Sequence[OverlaySource] = (),
+    source: Path, workspace: Path, *, rev: str | None, base: str | None = None, overlays: Sequence[OverlaySource] = ()
 ) -> Checkout:
     """Make `workspace` a clone of `source`'s working tree, or of its revision `rev`; `origin/main` there is `base`.
 
@@ -467,9 +461,7 @@ def clone(snapshot: Snapshot, workspace: Path) -> None:
         raise CheckoutError(message, hint=hint_of_git(str(error))) from None
 
 
-def copy_side_by_side(
-    trees: Mapping[str, Path], into: Path, revisions: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, Checkout]:
+def copy_side_by_side(trees: Mapping[str, Path], into: Path, revisions: Mapping[str, str]) -> dict[str, Checkout]:
     """Copy each working tree, uncommitted files and submodules included, to `into`/NAME, without its repository; if
     `revisions` has NAME, its tree at that revision instead.
 

@@ -232,10 +232,8 @@ _TRUST_S = 10.0  # a connection that was idle for longer is tried before it is u
 class MuxProcess:
     """Serves the clients of one socket."""
 
-    def __init__(
-        self, listener: socket.socket, address: str, connection: SSHConnection, idle_s: float = IDLE_S
-    ) -> None:
-        self._listener, self._address, self._connection, self._idle_s = listener, address, connection, idle_s
+    def __init__(self, listener: socket.socket, address: str, connection: SSHConnection) -> None:
+        self._listener, self._address, self._connection, self._idle_s = listener, address, connection, IDLE_S
         self._path = Path(listener.getsockname())
         self._inode = self._path.stat().st_ino
         self._lock = threading.Lock()

@@ -90,9 +90,8 @@ def _names(job: Job, row: Row, resolve: Resolver) -> tuple[str, ...]:
         matrix = resolve.value(job.matrix)
     axes = dict(matrix) if isinstance(matrix, Mapping) else {}
     axes = {key: of for key, of in axes.items() if key not in ("include", "exclude")}
-    is_combination = bool(axes) and all(
-        key in row.matrix and (not isinstance(of, list) or row.matrix[key] in of) for key, of in axes.items()
-    )
+    fits = (key in row.matrix and (not isinstance(of, list) or row.matrix[key] in of) for key, of in axes.items())
+    is_combination = bool(axes) and all(fits)
     shown = leaves({key: row.matrix[key] for key in axes} if is_combination else dict(row.matrix))
     values = ", ".join(filter(None, map(to_string, shown)))
     name = job.name or job.id

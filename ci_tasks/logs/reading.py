@@ -23,6 +23,7 @@ _PYTEST = re.compile(
 )
 _COUNT = re.compile(rb"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)\b")
 _UNITTEST = re.compile(rb"^Ran (\d+) tests? in [\d.]+s")
+_PYTEST_FAILED = re.compile(rb"(?:FAILED|ERROR) [^\s:]+\.py(?:::\S|(?: - \S|$))")  # of its summary; -qq gives no count
 _UNITTEST_END = re.compile(rb"^(?:OK|FAILED) \(((?:[a-z ]+=\d+(?:, )?)+)\)$")
 _ACQUIRED = re.compile(rb"Acquired GPUs: ([\d,]+)")
 _BLOCKED = re.compile(rb"^ci-tasks: blocked: (.*)")
@@ -41,7 +42,7 @@ _COLOUR = rb"(?:\x1b\[[0-9;?]*[ -/]*[@-\x7e])*"  # `~` in the words below
 _FACT_WORDS = b"(?m:%b)" % b"|".join(
     [
         rb"^~(?:=+~ ~)?(?:\d+~ |no~ ~tests~ ~ran)",
-        rb"^~(?:Ran~ ~\d|(?:OK|FAILED)~ ~\(|(?:ci-tasks|docker|podman|Error|srun)~:~ )",
+        rb"^~(?:Ran~ ~\d|(?:OK|FAILED)~ ~\(|(?:FAILED|ERROR)~ ~\S+\.py|(?:ci-tasks|docker|podman|Error|srun)~:~ )",
         rb"(?:step|rollout|eval)~ ~\d+~:~ ?~\{",
         rb"Acquired~ ~GPUs~:~ |Cannot~ ~connect~ ~to~ ~the~ ~Docker~ ~daemon|error~ ~waiting~ ~for~ ~container~:~ ",
         rb"\r[^\n]|\x1b[^\[\n]",
@@ -58,6 +59,7 @@ class LogFacts:
     unittest: int | None = None
     unittest_skipped: int = 0
     unittest_failed: int = 0
+    pytest_failed: int = 0
     metrics: int = 0
     values: dict[str, float] = field(default_factory=dict)
     gpu_ids: tuple[int, ...] = ()
@@ -99,9 +101,11 @@ def _evidence(facts: LogFacts, line: bytes) -> None:
     if found := _UNITTEST.match(line):
         facts.unittest = (facts.unittest or 0) + int(found[1])
     if facts.unittest is not None and (found := _UNITTEST_END.match(line)):
-        counted = dict(part.split(b"=") for part in found[1].split(b", "))
-        facts.unittest_skipped += int(counted.get(b"skipped", 0))
-        facts.unittest_failed += int(counted.get(b"failures", 0)) + int(counted.get(b"errors", 0))
+        end = dict(part.split(b"=") for part in found[1].split(b", "))
+        facts.unittest_skipped += int(end.get(b"skipped", 0))
+        facts.unittest_failed += sum(int(end.get(key, 0)) for key in (b"failures", b"errors", b"unexpected successes"))
+    if _PYTEST_FAILED.match(line):
+        facts.pytest_failed += 1
     if found := _ACQUIRED.search(line):
         facts.gpu_ids = tuple(int(number) for number in found[1].split(b",") if number)
     if found := _BLOCKED.match(line):

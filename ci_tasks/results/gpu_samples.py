@@ -46,7 +46,7 @@ def gpu_use(
     out_of_memory: bool = False,
 ) -> GpuUse | None:
     """What the samples show of the GPUs with these UUIDs, or numbers; None if they show nothing of them."""
-    gpus = [_Gpu(own) for own in own_samples(samples, uuids, ids).values()]
+    gpus = [_Gpu(own) for own in by_uuid(samples, uuids, ids).values()]
     if not gpus:
         return None
     strangers = list(islice((sentence for gpu in gpus for sentence in gpu.strangers()), _MOST_SENTENCES))
@@ -62,9 +62,7 @@ def gpu_use(
     )
 
 
-def own_samples(
-    samples: Iterable[GpuSample], uuids: Collection[str], ids: Collection[int]
-) -> dict[str, list[GpuSample]]:
+def by_uuid(samples: Iterable[GpuSample], uuids: Collection[str], ids: Collection[int]) -> dict[str, list[GpuSample]]:
     """The measurements of a run's GPUs by UUID, each in order of time. Where neither UUIDs nor numbers are known, its
     GPUs are those with a process of its own."""
     measured = sorted((sample for sample in samples if sample.is_measurement), key=lambda sample: sample.t)

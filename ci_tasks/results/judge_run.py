@@ -29,7 +29,7 @@ from ci_tasks.agent.run_directory import RunDir, read_description, read_if_reada
 from ci_tasks.errors import Blocked, some
 from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
 from ci_tasks.logs.reading import LogFacts
-from ci_tasks.records import PASSED, Hang, RunRecord, Triage
+from ci_tasks.records import PASSED, VACUOUS, Hang, RunRecord, Triage, Verdict
 from ci_tasks.results import probe_evidence
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, gpu_use, since
 from ci_tasks.results.runs import events_of, new_record, queue_seconds, read_run_log, save_record
@@ -59,6 +59,8 @@ def judge_run(run: RunDir) -> RunRecord:
     calls = invocations.calls if invocations else ()
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
+    if verdict.status == PASSED and events and not any(event.event == "step" for event in events):
+        verdict = Verdict(VACUOUS, "nothing ran: the job skipped each of its steps", evidence)
     around = read_if_readable(Environment, run.environment) or Environment()
     record = new_record(plan, status, verdict, facts.gpu_ids or (), calls, around, queue_seconds(events))
     record = replace(

@@ -164,9 +164,7 @@ def imported_elsewhere(
         origins = [module.origin for module in modules if not module.local and not module.origin.startswith(places)]
         if origins:
             here = truncated(" and ".join(visible(origin.encode("utf-8", "replace")) for origin in origins), _MAX_TEXT)
-            yield Deviation(
-                f"import {name}", "the checkout's", here, "a process imported it from there, not from your tree"
-            )
+            yield Deviation(f"import {name}", "the checkout's", here, "a process imported it there, not from your tree")
 
 
 def _places_in_containers(workspace: str, calls: Iterable[DockerInvocation]) -> Iterator[str]:

@@ -65,7 +65,8 @@ def collect_evidence(junit: Junit | None, log: LogFacts, *, defines_tests: bool,
         executed, failed = (sum(log.pytest.get(word, 0) for word in outcomes) for outcomes in (_EXECUTED, _FAILED))
         candidates.append(Evidence("pytest", executed, failed, log.pytest.get("skipped", 0), log.metrics, first))
     if candidates:
-        return max(candidates, key=lambda evidence: evidence.tests + evidence.skipped)  # of equals the first
+        most = max(candidates, key=lambda evidence: evidence.tests + evidence.skipped)  # of equals the first
+        return replace(most, failures=max(most.failures, log.pytest_failed) + log.unittest_failed)
     if log.unittest is not None:
         executed = max(0, log.unittest - log.unittest_skipped)
         return Evidence("unittest", executed, log.unittest_failed, log.unittest_skipped, log.metrics)
@@ -73,7 +74,7 @@ def collect_evidence(junit: Junit | None, log: LogFacts, *, defines_tests: bool,
         return Evidence("set-up", steps=log.metrics)
     if log.metrics:
         return Evidence("metrics", steps=log.metrics)
-    return Evidence("none" if defines_tests else "script")
+    return Evidence("none" if defines_tests else "script", failures=log.pytest_failed)
 
 
 def needs_triage(ended: JobEnd) -> bool:
@@ -228,7 +229,8 @@ class _Counts:
         elif self._inside[-1:] == ["testcase"]:
             if tag in _FAULTS:
                 self._faults.setdefault(tag, next(iter(attributes.get("message", "").splitlines()), "failed"))
-            self._is_skipped |= tag == "skipped" and attributes.get("type") != "pytest.xfail"
+            is_run = attributes.get("type") == "pytest.xfail" and "[NOTRUN]" not in attributes.get("message", "")
+            self._is_skipped |= tag == "skipped" and not is_run
         self._inside.append(tag)
 
     def end(self, tag: str) -> None:

@@ -159,9 +159,7 @@ class ExecutionOptions:
     events: EventStream | None = None
 
 
-def read_source(
-    path: Path, how: str, rev: str | None, workflow: str | None, given: GivenValues = NOTHING_GIVEN
-) -> CheckoutSource:
+def read_source(path: Path, how: str, rev: str | None, workflow: str | None, given: GivenValues) -> CheckoutSource:
     """The checkout with this workflow. Raises CheckoutError, WorkflowError."""
     return CheckoutSource(path, how, _read(path, rev, workflow, given), path == resources.path(SAMPLE), rev, given)
 

@@ -401,9 +401,8 @@ class LabelExecution:
     def _try_again(self, execution: RowExecution, record: RunRecord, run: RunDir) -> bool:
         """Whether another attempt follows; then the row waits for it. After a failure only with --retry-failed, or if
         its host was dropped before a test was seen, and once: another result would only hide the first."""
-        once_more = self.options.retry_failed or (
-            ended_before_test(record) and any(host.is_dropped for host in self.sessions if host.name == record.host)
-        )
+        was_dropped = any(host.is_dropped for host in self.sessions if host.name == record.host)
+        once_more = self.options.retry_failed or (was_dropped and ended_before_test(record))
         has_failed = any(attempt.status in _FAILURES for attempt in execution.earlier)
         failed = record.status in _FAILURES
         if self._stopping or not (once_more and not has_failed if failed else record.status in (BLOCKED, LOST)):

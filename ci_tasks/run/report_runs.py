@@ -22,7 +22,7 @@ from ci_tasks.report.page import Bar, Run, page, phases
 from ci_tasks.report.results import NextStep, batch_result, next_steps, verdict
 from ci_tasks.report.table import size
 from ci_tasks.results import store
-from ci_tasks.results.gpu_samples import own_samples
+from ci_tasks.results.gpu_samples import by_uuid
 from ci_tasks.results.judge_run import gpu_samples
 from ci_tasks.results.load import load_record
 from ci_tasks.results.runs import events_of, reading_of
@@ -88,7 +88,7 @@ def _places(runs: Sequence[ReportedRun]) -> dict[str, str]:
 def _run(id: str, run: RunDir, record: RunRecord, *, alone: bool) -> Run:
     """The run as the page wants it; `alone`: no other one is of its row. A GPU's samples are found by its UUID."""
     uuids = {peaks.uuid for peaks in record.gpu_use.gpus} if record.gpu_use else set()
-    gpus = own_samples(gpu_samples(run), uuids, ()) if uuids else {}
+    gpus = by_uuid(gpu_samples(run), uuids, ()) if uuids else {}
     log = pieces_of(run.log) if next(pieces_of(run.log), b"") else None
     series = [("here" if alone else id, each) for each in reading_of(run.log).series] if log else []
     return Run(record, _timeline_bar(id, run, record), series, log, gpus)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.checkout.repository import Commit, commit_at, commits_between, parent_positions, pinned_commit
 from ci_tasks.config import Config
-from ci_tasks.errors import UsageError, counted, printable, some
+from ci_tasks.errors import CheckoutError, UsageError, counted, printable, some
 from ci_tasks.given_values import OverlaySource
+from ci_tasks.hosts.executor import take_host_snapshot
 from ci_tasks.report.table import Table
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, open_source
 from ci_tasks.run.events import EventStream
@@ -90,23 +91,31 @@ def bisect(
         raise UsageError(f"host {options.host} runs no container", hint="name a host with another `runtime`")
     if is_submodule:
         path = options.axis.removeprefix(SUBMODULE)
-        overlays = (*config.given.overlays, OverlaySource(path, str(source.path / path), submodule=path))
-        config = replace(config, given=replace(config.given, overlays=overlays))
+        submodule = OverlaySource(path, str(source.path / path), submodule=path)
+        config = replace(config, given=replace(config.given, overlays=(*config.given.overlays, submodule)))
     search = _search(source, options, revision)
     keys, image, probe = [*search.settings], options.image, not options.no_probe
     request = RunRequest(options.label, None, options.host, image=image, rows=(row,), probe=probe)
 
+    stay = [each for each in source.given.overlays if options.axis != OVERLAY + each.name]
+
+    def overlay_trees() -> dict[str, str]:
+        return {each.path: each.tree for each in take_host_snapshot(source.path, source.rev, stay).checkout.overlays}
+
     def subject(key: str) -> Subject:
+        if overlay_trees() != overlays:
+            raise CheckoutError("a tree of --with has changed since the trial began", hint="run the same command again")
         given, at = config.given, search.revision or key
         if search.revision and search.axis != IMAGE:
             given = given.with_overlay_at(search.axis.partition(":")[2], key)
         asked = replace(request, image=key) if search.axis == IMAGE else request
         return Subject(open_source(str(source.path), at, options.workflow, given), asked)
 
+    overlays = overlay_trees()
     runner = Runner(config, subject, ExecutionOptions(events=events), known_to_run=keys[-1], execute=execute)
     rule = Bisect(keys, search.graph, options.signature or "")
     more = {"label": options.label, "repo": str(source.path), "signature": rule.target}
-    more |= {"revision": search.revision, "axis": search.axis, "asked": source.asked_key(config, request)}
+    more |= {"revision": search.revision, "axis": search.axis, "asked": source.asked_key(config, request), **overlays}
     settings = {key: key for key in keys}
     with Trial("bisect", settings, [row], runner, more=more, resume=not options.fresh, name=search.short) as trial:
         steady = 2 * ENDS + ceil(log2(len(keys) - 1)) + 4  # the ends, the halvings, and some that confirm it

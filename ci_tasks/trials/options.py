@@ -8,6 +8,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli import options as flags
 from ci_tasks.cli.shared import RowOptions
 
+_LABEL = "the label, if the log does not show it"
 _ON_MY_TREE = "run the working tree instead of CI's commit, to show that it is fixed"
 _BASE = "the revision to compare with (default: merge base with origin/main, or main)"
 _CI = "first show how often each row failed in CI's last 20 runs, and whether with its last failure here"
@@ -46,9 +47,7 @@ class ReproduceOptions(TrialOptions):
     job: str | None = flags.FAILED_JOB.field()
     on_my_tree: bool = flags.switch(_ON_MY_TREE, excludes=("rev",)).field()
     repeat: int | None = flags.REPEAT.field(help=f"{flags.REPEAT.help}; one equal failure suffices")
-    label: str | None = flags.text(
-        "the label, if the log does not show it", "LABEL", complete=flags.LABEL.complete
-    ).field()
+    label: str | None = flags.text(_LABEL, "LABEL", complete=flags.LABEL.complete).field()
     only: str | None = flags.ONLY.field(help="the row, if the log does not show it")
     rev: str | None = flags.REV.field(help="the commit to run (default: the log's)")
     keep: bool = flags.KEEP.field()

@@ -65,7 +65,8 @@ def repeat(
                     _print(trial, runner, rule, label)
                 raise
             _print(trial, runner, rule, label)
-    status = CANCELLED if trial.is_interrupted else overall([_status(trial.of_row(row), runs) for row in trial.rows])
+    known = filter(None, map(trial.of_row, trial.rows))  # of a row that no run reached nothing, with --until-fail
+    status = CANCELLED if trial.is_interrupted else overall([_status(outcomes, runs) for outcomes in known])
     directories = {one.run: one.log.removesuffix("/log") for one in trial.outcomes if one.log}
     result = batch_result(label, [runner.record(one) for one in trial.outcomes], directories)
     print("".join(f"{line}\n" for line in kept_lines(result)), end="", flush=True)

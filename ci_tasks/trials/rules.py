@@ -259,7 +259,8 @@ class AB:
             counts |= {kind: (base[kind], yours[kind]) for kind in kinds}
         if more := [kind for kind, (b, y) in counts.items() if stake(y, b, pairs) * ERROR >= len(counts)]:
             way = more[-1] or (kinds[0] if len(kinds) == 1 else "")
-            return TrialVerdict(YOURS, "your tree fails more often than the base", 1 - ERROR, way)
+            why = f"your tree fails more often than the base{'' if _ANY in more else ' in one way'}"
+            return TrialVerdict(YOURS, why, 1 - ERROR, way)
         if not yours and stake(counts[_ANY][0], 0, pairs) * ERROR >= 1:
             return TrialVerdict(FIXED, "your tree never failed, the base failed more often", 1 - ERROR)
         if not all(_no_rise(b, y, pairs) for b, y in counts.values()):

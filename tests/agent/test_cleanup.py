@@ -121,7 +121,7 @@ def test_the_workspace_of_a_failed_run_stays_where_it_is_kept(run: Run, script: 
 
 
 @pytest.mark.parametrize("clean", [remove_run, end_and_clean], ids=["with the run", "without its log"])
-def test_a_plan_that_a_job_rewrote_removes_nothing_elsewhere(
+def test_a_rewritten_plan_removes_nothing_elsewhere(
     run: Run, tmp_path: Path, clean: Callable[[str], list[str]]
 ) -> None:
     victim = tmp_path / "victim"

@@ -119,9 +119,7 @@ def test_what_client_that_hangs_has_started_is_killed_with_it(run: Run, fake: Fa
     until(lambda: processes.start_time(run.pid("child")) is None)
 
 
-def test_a_run_stops_its_containers_at_every_end_before_it_removes_them(
-    run: Run, fake: Fake, until: Callable[..., Any]
-) -> None:
+def test_a_run_stops_its_containers_before_it_removes_them(run: Run, fake: Fake, until: Callable[..., Any]) -> None:
     """After their clients are gone, since a client could still start one."""
     fake.has("a", **_own(run))
     run.plan["container"] = {"runtime": "docker"}

@@ -267,9 +267,7 @@ LOST: list[tuple[str, list[str], str, str | None]] = [
 
 
 @pytest.mark.parametrize(("runtime", "flags", "what", "ci"), LOST, ids=[str(case[:3]) for case in LOST])
-def test_what_is_lost_is_a_deviation_and_nothing_else_is(
-    runtime: str, flags: list[str], what: str, ci: str | None
-) -> None:
+def test_only_what_is_lost_is_a_deviation(runtime: str, flags: list[str], what: str, ci: str | None) -> None:
     deviations = made(runtime, "run", *flags, "img", "ls")[2]
     assert [item.ci for item in deviations if item.what == what] == ([] if ci is None else [ci])
 

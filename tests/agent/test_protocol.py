@@ -221,9 +221,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_bundle_is_refused_and_writes_nothing_outside(
-    what: str, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hostile_bundle_writes_nothing_outside(what: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MAX_FILES", 12)
     monkeypatch.setattr(protocol, "MAX_TOTAL", 1000)
     with pytest.raises(REFUSED):

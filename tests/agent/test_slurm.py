@@ -77,9 +77,7 @@ def ids(runs: Sequence[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("says", [[], [TIMEOUT], [LIMIT], [TIMEOUT, LIMIT, LIMIT]])
-def test_each_run_is_a_job_of_its_own_and_a_temporary_rejection_is_tried_again(
-    row: Callable[..., str], says: list[str]
-) -> None:
+def test_each_run_is_a_job_and_a_temporary_rejection_is_tried_again(row: Callable[..., str], says: list[str]) -> None:
     slurm, runs = Sbatch(*says), [row("01"), row("02")]
     submitted(slurm, runs)
     assert slurm.tried == ["01"] * len(says) + ["01", "02"]

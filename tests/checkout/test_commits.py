@@ -90,9 +90,7 @@ def test_ends_that_are_no_ends_are_refused(merged: Path, good: str, bad: str, me
 
 
 @pytest.mark.parametrize(("fetched", "message"), [((), "has no revision"), (("tag", "two"), "is not an ancestor")])
-def test_a_shallow_clone_says_how_to_get_the_rest(
-    merged: Path, tmp_path: Path, fetched: tuple[str, ...], message: str
-) -> None:
+def test_a_shallow_clone_says_what_to_do(merged: Path, tmp_path: Path, fetched: tuple[str, ...], message: str) -> None:
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{merged}", str(clone))
     git(clone, "fetch", "-q", "--depth", "1", "origin", *fetched)

@@ -39,18 +39,14 @@ def test_a_machine_without_git_says_how_to_get_it(repo: Path, monkeypatch: pytes
         CheckoutGit(repo / ".git", repo / "nowhere").text("status")
 
 
-def test_a_full_disk_is_blocked_and_not_the_checkouts_fault(
-    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_not_the_checkouts_fault(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(tmp_path, monkeypatch, "echo 'fatal: write error: No space left on device' >&2; exit 128")
     with pytest.raises(Blocked, match=f"git checkout in {repo}: fatal: write error: No space left") as caught:
         CheckoutGit(repo / ".git", repo).text_or_none("checkout")
     assert "CI_TASKS_HOME" in caught.value.hint and "disk is full" in caught.value.hint
 
 
-def test_a_git_that_does_not_answer_is_ended_with_a_message(
-    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_git_that_does_not_answer_is_ended(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(tmp_path, monkeypatch, "exec sleep 1000")
     monkeypatch.setattr(CheckoutGit, "timeout", 0.6)
     with pytest.raises(CheckoutError, match=r"git add in .* did not answer within 0.6 s"):

@@ -403,7 +403,7 @@ def travel(seed: int, base: Path) -> None:
         status = git(work, "status", "--porcelain", "--ignore-submodules=none")
         assert status == b"", (status, context)
         if step == SENDS - 1:
-            made = materialize(person.source, base / "here")
+            made = materialize(person.source, base / "here", rev=None)
             assert arrived(base / "here")[0] == found, context
             assert made.tree == snapshot.checkout.tree, context
             assert fingerprint(person.top) == before, ("a clone changed the checkout", context)

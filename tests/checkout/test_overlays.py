@@ -68,7 +68,7 @@ def test_a_workspace_has_the_overlays_as_they_are_now(tmp_path: Path) -> None:
     (plain / "src/eggs/__init__.py").write_text("no git")
     overlays = (OverlaySource("spam", str(spam)), OverlaySource("eggs", str(plain)))
 
-    made = materialize(checkout, tmp_path / "workspace", overlays=overlays)
+    made = materialize(checkout, tmp_path / "workspace", rev=None, overlays=overlays)
 
     workspace = tmp_path / "workspace"
     assert (workspace / ".ci-tasks-overlays/spam/spam/__init__.py").read_text() == "dirty"
@@ -83,7 +83,7 @@ def test_a_workspace_has_the_overlays_as_they_are_now(tmp_path: Path) -> None:
     sent = take_snapshot(checkout, tmp_path / "store", overlays=overlays)
     assert (sent.checkout.tree, sent.checkout.overlays) == (made.tree, made.overlays)
     given = GivenValues(overlays=overlays).with_overlay_at("spam", old)
-    materialize(checkout, tmp_path / "older", overlays=given.overlays)
+    materialize(checkout, tmp_path / "older", rev=None, overlays=given.overlays)
     assert (tmp_path / "older/.ci-tasks-overlays/spam/spam/__init__.py").read_text() == "committed"
 
 

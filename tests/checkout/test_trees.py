@@ -56,7 +56,7 @@ class Journey:
         """Here and there."""
         here = self.workspace.with_name("here")
         with untouched(source):
-            made = materialize(source, here, **how)
+            made = materialize(source, here, **{"rev": None, **how})
         assert self.go(source, **how).checkout == made
         assert contents(here) == contents(self.workspace)
         assert git(self.workspace, "status", "--porcelain") == ""
@@ -111,7 +111,7 @@ def test_ignored_files_stay_and_are_in_no_pack(repo: Path, journey: Journey, tmp
 def test_rows_are_cloned_from_the_batchs_clone_as_the_same_commit(with_submodule: Path, tmp_path: Path) -> None:
     change(with_submodule, "odd names")
     (with_submodule / "third party/kept.txt").write_text("changed\n")
-    first, again = (materialize(with_submodule, tmp_path / name) for name in ("first", "again"))
+    first, again = (materialize(with_submodule, tmp_path / name, rev=None) for name in ("first", "again"))
     second = materialize(tmp_path / "first", tmp_path / "second", rev=first.commit, base=BASE)
     assert (second.commit, second.tree) == (first.commit, first.tree) == (again.commit, again.tree)
     assert contents(tmp_path / "second") == contents(with_submodule)
@@ -152,7 +152,7 @@ def test_from_within_a_git_hook_it_is_still_the_named_checkout(
         for name, path in {"GIT_DIR": ".git", "GIT_INDEX_FILE": ".git/index", "GIT_WORK_TREE": ""}.items():
             hook.setenv(name, str(other / path))
         hook.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-        materialize(repo, here)
+        materialize(repo, here, rev=None)
     assert contents(here) == contents(repo)
 
 
@@ -204,10 +204,10 @@ def test_the_workspace_compares_with_the_base_as_ci_does(repo: Path, here: Path,
     commit(repo)
     change(repo, "modified")
     (repo / "untracked.txt").write_text("new\n")
-    materialize(repo, here, base=base)
+    materialize(repo, here, rev=None, base=base)
     assert git(here, "diff", "--name-only", "origin/main...HEAD").split() == changed.split()
     git(repo, "update-ref", "-d", "refs/remotes/origin/main")
-    materialize(repo, here)
+    materialize(repo, here, rev=None)
     assert git(here, "for-each-ref", "refs/remotes") == ""
 
 
@@ -228,7 +228,7 @@ def test_a_directory_of_a_repository_is_tested_alone(repo: Path, journey: Journe
 def test_a_directory_without_git_has_no_revision(tmp_path: Path, here: Path, how: dict[str, Any]) -> None:
     (tmp_path / "plain").mkdir()
     with pytest.raises(CheckoutError, match="is not the root of a git repository"):
-        materialize(tmp_path / "plain", here, **how)
+        materialize(tmp_path / "plain", here, **{"rev": None, **how})
 
 
 # Submodules and partial clones

@@ -128,9 +128,7 @@ def overlay(*words: str) -> OverlayOptions:
         (overlay("sglang=/tmp", "sglang=/usr"), "--with names sglang twice"),
     ],
 )
-def test_a_malformed_option_says_what_is_wrong(
-    options: GivenOptions, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_malformed_option_says_why(options: GivenOptions, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cret-value")
     with pytest.raises(UsageError, match=message):
         with_given(NO_HOSTS, options)

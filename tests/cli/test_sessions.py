@@ -17,6 +17,8 @@ from ci_tasks.cli.commands.labels import RemoteOptions
 from ci_tasks.cli.sessions import parse_posargs
 from ci_tasks.errors import UsageError
 from ci_tasks.registry import Session
+from ci_tasks.run.checkout_source import CheckoutSource, RunRequest
+from ci_tasks.workflow.model import Workflow
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tiny-slime"
 
@@ -107,3 +109,12 @@ def test_help_lists_the_options_and_runs_nothing(capsys: pytest.CaptureFixture[s
         "host jobs fresh-env keep detach image repeat until-fail fail-fast last-failed retry-failed resume prefetch "
         "base give-up gpus no-probe no-persist with test var input output github-event outputs-from workflow-dir"
     )
+
+
+def test_last_failed_takes_the_rows_of_each_label(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    known = {"a": {"r1": "failed", "r2": "passed", "r3": "lost"}, "b": {"s1": "passed"}}
+    monkeypatch.setattr("ci_tasks.results.history.latest", lambda label, _: known.get(label, {}))
+    source = CheckoutSource(tmp_path, "given", Workflow("w.yml", "W", {}))
+    parts = [RunRequest("a", rows=("r1", "r2")), RunRequest("b", rows=("s1",)), RunRequest("c")]
+    assert labels._last_failed("changed", source, parts) == [RunRequest("a", rows=("r1",))]
+    assert labels._last_failed("a", source, [RunRequest("a")]) == [RunRequest("a", rows=("r1", "r3"))]

@@ -77,7 +77,8 @@ class World:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(path))
         self.listener.listen()
-        self.process = MuxProcess(self.listener, "box", self.connection, idle_s)  # type: ignore[arg-type]
+        self.process = MuxProcess(self.listener, "box", self.connection)  # type: ignore[arg-type]
+        self.process._idle_s = idle_s
         self.thread = threading.Thread(target=self.process.serve, daemon=True)
         self.thread.start()
 

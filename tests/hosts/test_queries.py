@@ -175,9 +175,7 @@ RUNTIMES = [
 
 
 @pytest.mark.parametrize(("runtime", "command", "says", "code", "problem"), RUNTIMES)
-def test_why_a_runtime_cannot_start_a_container(
-    runtime: str, command: str, says: str, code: int | None, problem: str
-) -> None:
+def test_why_a_runtime_starts_nothing(runtime: str, command: str, says: str, code: int | None, problem: str) -> None:
     host = HostSpec("local", runtime=runtime)
     asked = queries.fact_queries(host, gpus=False, container=True)
     assert [" ".join(argv).startswith(command) for argv in asked.values()] == [True] * (runtime != "none")

@@ -70,9 +70,7 @@ def use_host(someone: Any, engine: Engine, **more: Any) -> None:
 
 
 @pytest.mark.smoke
-def test_cis_docker_run_reads_this_hosts_data_and_every_difference_is_named(
-    container_person: Any, engine: Engine
-) -> None:
+def test_cis_docker_run_reads_this_hosts_data_and_names_differences(container_person: Any, engine: Engine) -> None:
     said = container_person.ci_tasks("remote", "--host", "box", "inline", "--only", "read")
     assert said.code == 0, said.out + said.err
     (record,) = container_person.records()

@@ -79,9 +79,7 @@ finally:
 """
 
 
-def test_a_command_that_uses_one_loads_no_ssh_library_and_clean_closes_it(
-    box: SSHServer, place: Path, person: Any
-) -> None:
+def test_who_uses_one_loads_no_ssh_library_and_clean_closes_it(box: SSHServer, place: Path, person: Any) -> None:
     person.env.update(box.world.env, XDG_RUNTIME_DIR=str(place.parent))
     person.write_hosts('{"hosts": {"near": {"kind": "ssh", "address": "box", "runtime": "none"}}}')
     for number in (1, 2):
@@ -172,9 +170,7 @@ def test_a_process_that_was_stopped_keeps_nobody_from_their_host(
         os.kill(stopped.pid, signal.SIGCONT)
 
 
-def test_it_knows_no_secret_of_the_command_that_began_it(
-    near: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_knows_no_secret_of_its_first_command(near: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     mux.end()
     until(lambda: not mux.kept_connections(), "it is closed")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")

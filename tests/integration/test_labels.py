@@ -72,9 +72,7 @@ def _shared_by_another_label_then_cleaned(person: Any) -> None:
 
 
 @pytest.mark.timeout(300)  # with install steps
-def test_changed_runs_cpu_tests_here_as_their_labels_rows_and_goes_on_after_ctrl_c(
-    person: Any, index: dict[str, str]
-) -> None:
+def test_changed_runs_cpu_tests_here_as_their_labels_rows_and_resumes(person: Any, index: dict[str, str]) -> None:
     person.use_index(index)
     person.edit("tests/test_rewards.py", "NUM_GPUS = 0\n", "NUM_GPUS = 0  # edited\n")
     person.edit("tests/test_tiny_dense_grpo.py", "import os\n", "# edited\nimport os\n")

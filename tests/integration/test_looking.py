@@ -188,9 +188,7 @@ def test_no_command_that_looks_executes_what_a_checkout_names(person: Any, traps
 @pytest.mark.parametrize(
     ("url", "trap"), [("{far}", "repo.uploadpack"), ("ssh://nowhere.invalid/far", "repo.sshCommand")]
 )
-def test_no_command_fetches_what_a_partial_clone_lacks(
-    person: Any, traps: Traps, tmp_path: Path, url: str, trap: str
-) -> None:
+def test_no_command_fetches_what_a_clone_lacks(person: Any, traps: Traps, tmp_path: Path, url: str, trap: str) -> None:
     far = person.checkout
     person.edit("pyproject.toml", "[build-system]", "# edited\n[build-system]")
     person.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-a", "-m", "edited")

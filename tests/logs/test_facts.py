@@ -42,6 +42,7 @@ UNITTEST = [
     ("Ran 1 test in 0.001s\n\nOK (skipped=1)", (1, 1, 0)),
     ("Ran 5 tests in 1.0s\n\nFAILED (failures=1, errors=2, skipped=1)", (5, 1, 3)),
     ("Ran 2 tests in 1.0s\n\nFAILED (failures=1)", (2, 0, 1)),
+    ("Ran 1 test in 0.001s\n\nFAILED (unexpected successes=1)", (1, 0, 1)),
     ("OK (skipped=1)", (None, 0, 0)),
 ]
 
@@ -50,6 +51,11 @@ UNITTEST = [
 def test_unittest_counts(text: str, counts: tuple[Any, ...]) -> None:
     facts = _read(text)
     assert (facts.unittest, facts.unittest_skipped, facts.unittest_failed) == counts
+
+
+def test_failures_that_pytest_lists_count_where_it_gives_no_count() -> None:
+    listed = "FAILED t/test_a.py::test_b - assert 0\nERROR test_c.py - ImportError\nERROR test_d.py\n"
+    assert _read(f"{listed}FAILED (failures=1)\nERROR: a.py is missing\nFAILED a.py now\n").pytest_failed == 3
 
 
 METRICS = [

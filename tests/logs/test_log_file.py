@@ -76,9 +76,7 @@ def refused(path: object) -> UsageError:
     ids=named,
 )
 @pytest.mark.parametrize("way", ["a file", "a pipe", "standard input"])
-def test_a_log_can_be_read_again_and_again(
-    tmp_path: Path, piped: Piped, data: bytes, lines: list[bytes], way: str
-) -> None:
+def test_a_log_can_be_read_again(tmp_path: Path, piped: Piped, data: bytes, lines: list[bytes], way: str) -> None:
     piped(data)
     ways = {"a file": str(tmp_path / "a log.txt"), "a pipe": f"/dev/fd/{sys.stdin.fileno()}", "standard input": "-"}
     with open_log(ways[way]) as log:

@@ -161,9 +161,7 @@ def test_a_cache_is_left_out_by_name_and_its_key_is_not_evaluated() -> None:
 
 
 @pytest.mark.parametrize(("inputs", "kept"), CASES["upload-artifact keeps files below what its paths have in common"])
-def test_upload_artifact_keeps_files_below_what_its_paths_have_in_common(
-    tmp_path: Path, inputs: str, kept: list[str]
-) -> None:
+def test_upload_artifact_keeps_files_below_their_common_path(tmp_path: Path, inputs: str, kept: list[str]) -> None:
     run_dir, workspace = tmp_path / "run", tmp_path / "it's"
     for name in ("a/b/x.log", "a/b/y.txt", "a/z.log", "a/odd name.log", "c/x.log"):
         (workspace / name).parent.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ ELEMENTS = [
     ("vacuous", "failure"),
     ("blocked", "error"),
     ("lost", "error"),
-    ("cancelled", "skipped"),
+    ("cancelled", "error"),
     ("running", "error"),  # the file must not be greener than the run
 ]
 

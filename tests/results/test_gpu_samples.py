@@ -10,7 +10,7 @@ import pytest
 from ci_tasks.agent.nvidia_smi import read_gpu_samples
 from ci_tasks.agent.records import GpuProcessSample, GpuSample
 from ci_tasks.records import GpuPeaks, GpuUse
-from ci_tasks.results.gpu_samples import gpu_use, own_samples, since
+from ci_tasks.results.gpu_samples import by_uuid, gpu_use, since
 from tests.parts.golden import Golden
 
 whole = (kept := Golden(Path(__file__).parent / "data/uses.json")).fixture()
@@ -172,5 +172,5 @@ def test_who_shares_a_locked_gpu_is_named() -> None:
 def test_a_run_whose_gpus_are_not_known_has_those_with_a_process_of_its_own() -> None:
     other = [replace(sample, uuid="GPU-a", gpu=0) for sample in series(3)]
     samples = [*other, *series(3, processes=(OURS,))]
-    assert (list(own_samples(samples, (), ())), list(own_samples(samples, (), [0]))) == (["GPU-b"], ["GPU-a"])
+    assert (list(by_uuid(samples, (), ())), list(by_uuid(samples, (), [0]))) == (["GPU-b"], ["GPU-a"])
     assert gpu_use(other, uuids=(), ids=(), ended_at=None) is None

@@ -61,6 +61,15 @@ def test_the_record_has_the_fields_of_the_design(run: RunDir) -> None:
     assert load_record(run) == judged
 
 
+STEP = '{"t": 1, "event": "step", "name": "Test"}\n'
+
+
+@pytest.mark.parametrize(("event", "status"), [("step", "passed"), ("started", "vacuous")])
+def test_a_job_that_skipped_each_step_has_shown_nothing(run: RunDir, event: str, status: str) -> None:
+    Path(run.events).write_text(STEP.replace("step", event))
+    assert judging.judge_run(run).status == status
+
+
 def test_archives_that_were_withheld_are_named(run: RunDir) -> None:
     """A file that was left out for another reason is in left-out.json alone."""
     left = [{"place": "host", "path": path, "bytes": None, "why": why} for path, why in (("a", "x"), ("b.gz", ARCHIVE))]
@@ -70,7 +79,7 @@ def test_archives_that_were_withheld_are_named(run: RunDir) -> None:
 
 
 def test_what_other_rows_changed_of_the_shared_install_steps_is_a_deviation(run: RunDir) -> None:
-    Path(run.events).write_text('{"t": 1, "event": "changed checkout", "name": "changed since: a.py"}\n')
+    Path(run.events).write_text(STEP + '{"t": 1, "event": "changed checkout", "name": "changed since: a.py"}\n')
     (deviation,) = (item for item in judging.judge_run(run).deviations if item.what == "checkout")
     assert (deviation.ci, deviation.here) == ("created for each job", "changed since: a.py")
 
@@ -110,7 +119,7 @@ def test_a_run_is_an_attempt_with_its_host_job_gpus_and_image(run: RunDir) -> No
     gpus = [{"index": at, "name": "H100", "memory": "80 GiB", "uuid": f"GPU-{at}"} for at in range(4)]
     write_json(run.environment, {"gpus": gpus, "containers": [{"name": "c", "digests": [digest]}]})
     lines = ['{"t": 1, "event": "started"}', '{"t": 2, "event": "waiting"}', '{"t": 9, "event": "gpus"}']
-    Path(run.events).write_text("\n".join(lines))
+    Path(run.events).write_text(STEP + "\n".join(lines))
     (attempt,) = judging.judge_run(run).attempts
     assert (attempt.slurm_job_id, attempt.gpu_uuids) == ("12", ("GPU-1", "GPU-3"))
 

@@ -172,6 +172,12 @@ OTHER = [
     (LogFacts(), Evidence("set-up")),
     (LogFacts(gpu_ids=(0,), metrics=2), Evidence("metrics", steps=2)),
     (LogFacts(gpu_ids=(0,)), Evidence("none")),
+    (LogFacts(gpu_ids=(0,), pytest_failed=2), Evidence("none", failures=2)),
+    (LogFacts(pytest={"passed": 3}, pytest_failed=1), Evidence("pytest", 3, 1)),
+    (
+        LogFacts(pytest={"passed": 3, "failed": 1}, pytest_failed=1, unittest=1, unittest_failed=1),
+        Evidence("pytest", 4, 2),
+    ),
 ]
 
 
@@ -197,6 +203,7 @@ GOOD = [
     (ERROR, Junit(1, 1, 0, "test_c: failed"), 1),
     (PASSED + SKIPPED_CASE, Junit(2, 0, 1), 1),
     (XFAILED, Junit(1, 0, 0), 1),  # an expected failure ran
+    (XFAILED.replace('message=""', 'message="[NOTRUN] later"'), Junit(1, 0, 1), 0),
 ]
 
 

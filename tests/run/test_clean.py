@@ -45,7 +45,7 @@ PLANNED = "it was only planned; --all removes it"
         (INSTALL, True, False, None, ""),
     ],
 )
-def test_what_runs_or_was_kept_stays(
+def test_what_runs_or_is_kept_stays(
     run: str, alive: bool, kept: bool, phase: Phase | None, why: str, home: Path
 ) -> None:
     if phase:

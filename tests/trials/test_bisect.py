@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from ci_tasks.config import Config, read
-from ci_tasks.errors import Blocked, UsageError
+from ci_tasks.errors import Blocked, CheckoutError, UsageError
+from ci_tasks.given_values import GivenValues, OverlaySource
 from ci_tasks.records import BatchResult, RunRecord, Timings, Triage
 from ci_tasks.report.results import batch_result
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
@@ -95,13 +97,31 @@ Ask = Callable[..., int]
 
 @pytest.fixture
 def ask(repo: Path) -> Ask:
-    def run_bisect(runs: Runs, **more: object) -> int:
+    def run_bisect(runs: Runs, *overlays: OverlaySource, **more: object) -> int:
         defaults: dict[str, object] = {"good": "c0", "bad": f"c{COUNT}", "label": "quick", "only": "a"}
         defaults |= {"repo": str(repo), "host": "one"}
         options = BisectOptions(**{**defaults, **more})  # type: ignore[arg-type]
-        return bisect(options, CONFIG, execute=runs).exit_code
+        config = replace(CONFIG, given=GivenValues(overlays=overlays))
+        return bisect(options, config, execute=runs).exit_code
 
     return run_bisect
+
+
+def test_another_tree_of_an_overlay_is_another_trial(ask: Ask, tmp_path: Path) -> None:
+    module, overlay = tmp_path / "over/extra.py", OverlaySource("extra", str(tmp_path / "over"))
+    module.parent.mkdir()
+    for text in ("", "V = 1"):
+        module.write_text(text)
+        runs, again = Runs(truth), Runs(truth)
+        assert (ask(runs, overlay), len(runs.requests) > 8, ask(again, overlay), again.requests) == (0, True, 0, [])
+
+    def edits(position: int, host: str) -> Kind:
+        module.write_text("V = 3")
+        return truth(position, host)
+
+    module.write_text("V = 2")
+    with pytest.raises(CheckoutError, match="has changed since the trial began"):
+        ask(Runs(edits), overlay)
 
 
 def test_the_end_names_the_commit_its_probability_and_what_shows_it(ask: Ask, capsys: Capture) -> None:

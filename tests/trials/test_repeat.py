@@ -103,6 +103,11 @@ def test_resume_makes_the_runs_that_are_left_and_without_it_all_are_made_again(s
     assert ended(source, Script(x="....."), 5) == 0
 
 
+def test_a_row_of_which_nothing_is_known_does_not_count_beside_a_failure(source: CheckoutSource) -> None:
+    ended(source, Script(x="a", y="C"), 5, until_fail=True)
+    assert ended(source, Script(x="", y=""), 5, until_fail=True, resume=True) == 1
+
+
 @pytest.mark.parametrize("other", [{"image": "i"}, {"probe": False}])
 def test_what_decides_how_rows_run_is_part_of_a_trial(source: CheckoutSource, other: dict[str, Any]) -> None:
     assert ended(source, Script(x=[".", ".", press]), 5) == 130

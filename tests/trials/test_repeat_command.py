@@ -40,9 +40,7 @@ def every_record(person: Any) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: str(record["started_at"]))
 
 
-def test_a_row_that_fails_once_is_flaky_on_exactly_one_tree_and_ctrl_c_ends_the_third_run(
-    person: Any, counting: Path
-) -> None:
+def test_a_row_that_fails_once_is_flaky_on_one_tree_and_ctrl_c_ends_the_third_run(person: Any, counting: Path) -> None:
     client = person.start("remote", "--host", "sim", "ckpt", "--only", "async", "--repeat", "9")
     until(lambda: counting.exists() and counting.read_text() == "3", "the third repetition has begun")
     client.send_signal(signal.SIGINT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ci_tasks import registry
@@ -12,7 +14,7 @@ from ci_tasks.cli.options import number, switch, text
 
 if TYPE_CHECKING:
     from ci_tasks.records import BatchResult
-    from ci_tasks.run.checkout_source import CheckoutSource
+    from ci_tasks.run.checkout_source import CheckoutSource, RunRequest
     from ci_tasks.run.events import EventStream
 
 _CHANGED = "list which labels of all workflows a pull request with your changes would start, and why the others not"
@@ -104,9 +106,8 @@ def plan(options: PlanOptions) -> int:
     config, source = shared.open_checkout(options)
     out = Path(options.out) if options.out else None
     label = source.label_of(options.label)
-    request = RunRequest(
-        *(label, options.only, options.host, options.base, out), run_needs=options.run_needs, probe=not options.no_probe
-    )
+    asked = (label, options.only, options.host, options.base, out)
+    request = RunRequest(*asked, run_needs=options.run_needs, probe=not options.no_probe)
     plans = plan(source, config, request, makes_on_host=not options.json)
 
     def lines() -> list[str]:
@@ -183,32 +184,35 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
 
     print(source.headline, flush=True)
     label = source.label_of(options.label)
-    rows = _last_failed(label, source) if options.last_failed else ()
     slots = (options.jobs or _DETACHED_ROWS) if options.detach else 0
     request = RunRequest(
-        label, options.only, options.host, options.base, fresh_env=options.fresh_env, keep=options.keep, rows=rows,
+        label, options.only, options.host, options.base, fresh_env=options.fresh_env, keep=options.keep,
         image=options.image, prefetch=options.prefetch, probe=not options.no_probe, slots=slots,
     )  # fmt: skip
     retry_failed = options.retry_failed
     how = ExecutionOptions(options.jobs, options.detach, options.resume, options.fail_fast, retry_failed, events)
     repeats = bool(options.repeat or options.until_fail)
-    is_changed = source.suite.is_changed(label) and not rows
-    parts = changed_runs(source, request) if is_changed else [request]
+    parts = changed_runs(source, request) if source.suite.is_changed(label) else [request]
+    parts = _last_failed(label, source, parts) if options.last_failed else parts
     if repeats:
         repeat, often = registry.load("ci_tasks.trials.repeat:repeat"), (options.repeat, options.until_fail)
         return together(label, in_turn(parts, lambda part: repeat(source, config, part, *often, how)))
     return run(source, config, label, parts, how)
 
 
-def _last_failed(label: str, source: CheckoutSource) -> tuple[str, ...]:
-    """The rows that `--last-failed` selects. Raises UsageError if there are none."""
+def _last_failed(label: str, source: CheckoutSource, parts: Sequence[RunRequest]) -> list[RunRequest]:
+    """The rows of `parts` that `--last-failed` selects. Raises UsageError if there are none."""
     from ci_tasks.errors import UsageError
     from ci_tasks.records import PASSED
     from ci_tasks.results.history import latest
 
-    last = latest(label, str(source.path))
-    rows = tuple(row for row, status in last.items() if status != PASSED)
-    if not rows:
-        what = "no row failed in the last" if last else "there is no earlier"
+    last = [latest(part.label, str(source.path)) for part in parts]
+    chosen = [
+        replace(part, rows=rows)
+        for part, known in zip(parts, last, strict=True)
+        if (rows := tuple(row for row in part.rows or known if known.get(row, PASSED) != PASSED))
+    ]
+    if not chosen:
+        what = "no row failed in the last" if any(last) else "there is no earlier"
         raise UsageError(f"{what} run of {label} on this checkout", hint="run it without --last-failed")
-    return rows
+    return chosen

@@ -22,6 +22,7 @@ _STATUS = "only these statuses: passed, failed, vacuous, …; several with comma
 _STATUSES = "ci_tasks.cli.program:statuses"
 _TRUST = "apply the overrides of the checkout's own hosts.yaml, until that file changes"
 _DAYS = "remove runs older than this: here all, on other hosts only other people's (default there: 14)"
+_PASSED = "the log of a passed run of this job: its lines count as normal"
 _ALL = "also remove what --keep kept, runs whose results are not fetched, and packages that runs share"
 _FLAKES = "count statuses and times of each row on each host, over all matching runs"
 
@@ -201,9 +202,7 @@ class TriageOptions:
     url: str | None = flags.FAILED_URL.field()
     job: str | None = flags.FAILED_JOB.field()
     exit_code: int | None = number("the job's exit code, if the log does not show it", "", minimum=0).field()
-    passed: tuple[str, ...] = flags.repeatable(
-        "the log of a passed run of this job: its lines count as normal", "FILE"
-    ).field()
+    passed: tuple[str, ...] = flags.repeatable(_PASSED, "FILE").field()
     json: bool = flags.JSON.field()
     brief: bool = flags.BRIEF.field()
 

@@ -155,9 +155,8 @@ def files_query(repository: HubRepository, directory: str, listing: Listing) -> 
     """The question for the host's Python, how a repository's files are there. The answer has fields of
     RepositoryStatus: `state`, `mount`, `free` and `missing`."""
     folder = "--".join([f"{repository.kind}s", *repository.id.split("/")])
-    top, below = (
-        (posixpath.join(directory, folder), f"snapshots/{listing.commit}") if repository.in_cache else (directory, "")
-    )
+    inside = f"snapshots/{listing.commit}"
+    top, below = (posixpath.join(directory, folder), inside) if repository.in_cache else (directory, "")
     query = json.dumps([top, below, listing.commit, listing.files])
     text = base64.b64encode(zlib.compress(query.encode())).decode()
     return python_query(_SCRIPT, *(text[at : at + _LONGEST] for at in range(0, len(text), _LONGEST)))

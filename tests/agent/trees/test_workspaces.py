@@ -430,9 +430,7 @@ def _link_for_submodule(w: Path) -> None:
         lambda w: (shutil.rmtree(w / ".git/objects"), (w / ".git/objects").symlink_to(w.parent)),
     ],
 )
-def test_nothing_outside_of_a_kept_workspace_changes_and_nothing_is_executed(
-    kept: Kept, left: Callable[[Path], object]
-) -> None:
+def test_nothing_outside_a_kept_workspace_changes_or_is_executed(kept: Kept, left: Callable[[Path], object]) -> None:
     before = sorted(path for path in kept.host.path.rglob("outside*"))
     left(kept.workspace)
     kept.update(with_submodule(kept.host, "new\n"))

@@ -206,9 +206,7 @@ def report_of(**options: Any) -> int:
     return run_command("report", **options)
 
 
-def test_a_report_on_the_terminal_names_the_rows_that_were_asked_for(
-    two_runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_names_the_rows_that_were_asked_for(two_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report_of(run="20260101-120000-ckpt.02, 20260101-120000-ckpt.01,")
     out = capsys.readouterr().out
     assert out.index("row-2") < out.index("row-1")
@@ -228,9 +226,7 @@ def test_each_output_option_writes_its_own_format(two_runs: Path, capsys: pytest
     assert "page.html: " in capsys.readouterr().out
 
 
-def test_the_directory_of_called_workflows_is_named_without_its_place(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_called_workflows_are_named_without_their_place(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     called = {"what": "called workflow", "ci": "o/r/c.yml@v1", "here": "/data/anna/templates", "why": "--workflow-dir"}
     _keep(home, 1, "failed", deviations=[called])
     record = str(home / "runs/20260101-120000-ckpt/01/record.json")

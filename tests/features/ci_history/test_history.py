@@ -80,9 +80,7 @@ def test_of_several_jobs_none_is_taken_for_another(api: Serving, storage: Storag
     assert "CI's history shows nothing: 2 jobs failed in run 7 of THUDM/slime" in capsys.readouterr().out
 
 
-def test_triage_of_a_url_says_it_and_reads_each_log_once(
-    api: Serving, storage: Storage, tmp_path: Path, capsys: Any
-) -> None:
+def test_triage_of_a_url_reads_each_log_once(api: Serving, storage: Storage, tmp_path: Path, capsys: Any) -> None:
     older = {**run(), "id": 6, "event": "push", "head_branch": "main"}
     api.on(f"{REPO}/actions/workflows/pr-test.yml/runs", {"workflow_runs": [run(), older]})
     api.on(f"{REPO}/actions/runs/7/jobs", {"jobs": [job(9)]})
@@ -100,9 +98,7 @@ def test_triage_of_a_url_says_it_and_reads_each_log_once(
     assert "already broken in CI" in capsys.readouterr().out
 
 
-def test_what_github_refuses_is_said_and_the_triage_stands(
-    api: Serving, storage: Storage, tmp_path: Path, capsys: Any
-) -> None:
+def test_what_github_refuses_is_said(api: Serving, storage: Storage, tmp_path: Path, capsys: Any) -> None:
     ci_tasks(["ci-tasks", "triage", "--url", URL])
     said = capsys.readouterr().out
     assert "AssertionError: 1 != 2" in said and "CI's history shows nothing: " in said

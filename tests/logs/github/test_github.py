@@ -250,9 +250,7 @@ def job_at(url: str) -> WorkflowJob:
         return failed[0]
 
 
-def test_a_failed_job_comes_with_its_log_and_what_github_knows_and_a_check_is_its_job(
-    api: Serving, storage: Storage
-) -> None:
+def test_a_failed_job_has_its_log_and_what_github_knows_and_a_check_is_its_job(api: Serving, storage: Storage) -> None:
     with open_failed_jobs(JOB) as (failed,):
         assert b"".join(failed[1].jobs[0].chunks()) == storage.log
     for url in (f"{WEB}/pull/45/checks?check_run_id=9", f"{WEB}/commit/{'a' * 40}/checks/9", f"{API}/actions/jobs/9"):

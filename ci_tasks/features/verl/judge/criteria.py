@@ -377,9 +377,8 @@ def _same_step(run: TrainingRun) -> Criterion:
     own, others = ({path: facts.files[path] for path in facts.files if _TENSORS.search(path)} for facts in sides)
     changed = sorted(path for path in own if own[path] != others.get(path))
     if not own or own.keys() != others.keys() or mine != theirs:
-        return Criterion(
-            SAME, NOT_SEEN, "other metrics or files: sampling differs, so tensors cannot be compared", optional=True
-        )
+        text = "other metrics or files: sampling differs, so tensors cannot be compared"
+        return Criterion(SAME, NOT_SEEN, text, optional=True)
     if changed:
         text = f"equal metrics, but {len(changed)} of {len(own)} files of tensors differ, such as {changed[0]}"
         return Criterion(SAME, NOT_SEEN, text, "", "see whether the optimizer's state was saved and read back")

@@ -123,9 +123,8 @@ def _judged(training: TrainingRun, run: LevelRun) -> TrainingVerdict:
         text = "; ".join(one.evidence for name in _OF_A_PASS for one in found if one.name == name)
     else:
         text = some([str(one) for one in found], 4, "; ").removeprefix(f"{EXIT}: ")
-    return TrainingVerdict(
-        training.training.name, status, f"not seen: {text}" if status == NOT_PROVEN else text, tuple(criteria)
-    )
+    text = f"not seen: {text}" if status == NOT_PROVEN else text
+    return TrainingVerdict(training.training.name, status, text, tuple(criteria))
 
 
 def _status(criteria: Sequence[Criterion]) -> str:
