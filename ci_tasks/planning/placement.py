@@ -73,7 +73,10 @@ class HostLoad:
         return is_alone and self.held > 0 and len(self.rows) < self.slots
 
 
-def expected_seconds(row: str, durations: Mapping[str, float], gpus: int) -> float:
+Durations = Mapping[str, float]  # seconds that rows took before, by row
+
+
+def expected_seconds(row: str, durations: Durations, gpus: int) -> float:
     """How long `row` is expected to take, by the times of rows that ran. A mode of a test that never ran (`test[mode]`)
     is taken to last as long as the other modes did. slime's CPU rows took 0.1 to 217 s; its GPU rows take minutes to
     tens of minutes, those on many GPUs longer."""

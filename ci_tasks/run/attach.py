@@ -54,6 +54,8 @@ def attach(name: str, config: Config, host: str | None, events: EventStream | No
     rows = {id: read_description(run).row for id, run in found}
     names = {id: f"{row} ({id})" if [*rows.values()].count(row) > 1 else row for id, row in rows.items()}
     shown = EventView(open_view(name, [run for _, run in found]), events)
+    if phases := {phase for _, run in found if (phase := pending_phase(run))}:
+        shown.print_message(f"not all rows have begun: their command is {' or '.join(sorted(phases))}")
     with attached(found) as runs, closing(shown) as view:
         try:
             say = view.print_message
@@ -82,7 +84,7 @@ def fetch(name: str, config: Config, host: str | None) -> list[LocatedRun]:
         watch(runs, is_done=lambda run: run.poll().is_over or run.is_caught_up())
         for run in runs:
             status = run.record().status if run.poll().is_over else RUNNING
-            print(f"{run.id}: {'still running, its log so far' if status == RUNNING else status}: {run.run.path}")
+            print(f"{run.id}: {'not over yet, its log so far' if status == RUNNING else status}: {run.run.path}")
             fetched.append(LocatedRun(run.id, status, run.run.path))
     return fetched
 
@@ -146,9 +148,10 @@ class AttachedRun:
     def is_caught_up(self) -> bool:
         """Whether the run continues, and its log here is the host's of a moment ago."""
         mirror = self.remote_run.mirror if self.remote_run else None
-        if mirror is None or not mirror.has_status or mirror.ended.is_set():
-            return False
-        return not (mirror.status.has_ended or mirror.status.gone) and mirror.offset >= mirror.status.log_bytes
+        if mirror is None:  # it runs here, or has not begun, or another command fetches it
+            return True
+        has_ended = mirror.ended.is_set() or mirror.status.has_ended or mirror.status.gone
+        return mirror.has_status and not has_ended and mirror.offset >= mirror.status.log_bytes
 
     def cancel(self) -> None:
         remote = read_remote(self.run)

@@ -9,7 +9,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field, replace
 
 from ci_tasks.agent.codec import RecordError
@@ -19,7 +19,7 @@ from ci_tasks.agent.run_directory import RunDir, read_plan, read_remote, read_st
 from ci_tasks.errors import CiTasksError, UsageError, some
 from ci_tasks.hosts.executor import PreparedRow
 from ci_tasks.hosts.runs import RunState
-from ci_tasks.planning.placement import HostLoad, WaitingRow, expected_seconds, other_hosts, place
+from ci_tasks.planning.placement import Durations, HostLoad, WaitingRow, expected_seconds, other_hosts, place
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Attempt, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results.load import load_record, read_run_record
@@ -38,13 +38,11 @@ _UNLIMITED = 1 << 20  # GPUs and rows of a host that itself decides when they st
 _FAILURES = (FAILED, VACUOUS)
 
 
-def run_rows(
-    ready: PreparedBatch, options: ExecutionOptions, view: EventView, durations: Mapping[str, float]
-) -> list[RowExecution]:
-    """Run all rows to their ends, in order; `durations` says how long rows took before. With `detach` rows that have
+def run_rows(ready: PreparedBatch, options: ExecutionOptions, view: EventView, took: Durations) -> list[RowExecution]:
+    """Run all rows to their ends, in order; `took` says how long rows took before. With `detach` rows that have
     all started are left to themselves. On ^C every running row is cancelled and the others never start; a second ^C
     kills what is left at once."""
-    run = LabelExecution(ready, options, view, durations)
+    run = LabelExecution(ready, options, view, took)
     if ready.journal:
         run.resume(ready.journal)
     run.write_waiting()
@@ -145,9 +143,7 @@ def ended_before_test(record: RunRecord) -> bool:
 class LabelExecution:
     """The rows of a command and its hosts, from moment to moment."""
 
-    def __init__(
-        self, ready: PreparedBatch, options: ExecutionOptions, view: EventView, durations: Mapping[str, float]
-    ) -> None:
+    def __init__(self, ready: PreparedBatch, options: ExecutionOptions, view: EventView, durations: Durations) -> None:
         self.ready, self.view, self.options, self.sessions = ready, view, options, ready.sessions
         self.executions = [
             RowExecution(at, row, expected_seconds(row.row, durations, row.needed_gpus), durations.get(row.row))
