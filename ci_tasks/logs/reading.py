@@ -23,7 +23,7 @@ _PYTEST = re.compile(
 )
 _COUNT = re.compile(rb"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)\b")
 _UNITTEST = re.compile(rb"^Ran (\d+) tests? in [\d.]+s")
-_PYTEST_FAILED = re.compile(rb"(?:FAILED|ERROR) [^\s:]+\.py(?:::\S|(?: - \S|$))")  # of its summary; -qq gives no count
+_PYTEST_FAILED = re.compile(rb"(?:FAILED|ERROR) [^\s:]+\.py::\S")  # of its summary: `-qq` gives no count
 _UNITTEST_END = re.compile(rb"^(?:OK|FAILED) \(((?:[a-z ]+=\d+(?:, )?)+)\)$")
 _ACQUIRED = re.compile(rb"Acquired GPUs: ([\d,]+)")
 _BLOCKED = re.compile(rb"^ci-tasks: blocked: (.*)")
