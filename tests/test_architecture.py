@@ -313,12 +313,12 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 2_500,
     "ci_tasks/*.py": 998,
-    "ci_tasks/agent": 5_926,
+    "ci_tasks/agent": 5_927,
     "ci_tasks/checkout": 583,
     "ci_tasks/cli": 1_202,
     "ci_tasks/features": 5_725,
     "ci_tasks/hosts": 2_173,
-    "ci_tasks/logs": 2_950,
+    "ci_tasks/logs": 2_949,
     "ci_tasks/planning": 1_636,
     "ci_tasks/report": 1_108,
     "ci_tasks/results": 1_502,
@@ -326,7 +326,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_581,
     "ci_tasks/workflow": 1_993,
     "docs": 128,
-    "tests": 31_997,
+    "tests": 31_998,
 }
 
 

@@ -43,7 +43,8 @@ _NOTE = re.compile(r"\d+ packages, resolved \d{4}-\d\d-\d\d \d\d:\d\d UTC\Z")
 _WORD = re.compile(r"[^\s'\"`;|&<>()=,\[\]]+")
 # What describes packages, wherever it is in the checkout.
 _PACKAGING = re.compile(
-    r"(?i)pyproject\.toml|setup\.(?:py|cfg)|(?:gnu)?makefile|.*\.(?:lock|mk)|.*(?:requirements|constraints).*\.(?:txt|in)"
+    r"(?i)(?:.*/)?(?:pyproject\.toml|setup\.(?:py|cfg)|(?:gnu)?makefile|[^/]*\.(?:lock|mk))"
+    r"|.*(?:\breq|requirements|constraints).*\.(?:txt|in)"
 )
 _PYTHON_SCRIPT = re.compile(rb"#!(?:/bin/sh\n'''exec' )?\"?(?!/usr/bin/|/bin/)[^\n\"]*/bin/python[\d.]*\b")
 
@@ -385,7 +386,7 @@ def deciding_files(install: InstallSteps, workspace: str) -> Dict[str, str]:
     return {
         os.path.relpath(entry.path, workspace): _digest(entry.path)
         for entry in below(workspace, excluded=os.path.join(workspace, ".git"))
-        if entry.is_file() and (entry.name in words or _PACKAGING.fullmatch(entry.name))
+        if entry.is_file() and (entry.name in words or _PACKAGING.fullmatch(entry.path[len(workspace) :]))
     }
 
 

@@ -104,8 +104,7 @@ def _evidence(facts: LogFacts, line: bytes) -> None:
         end = dict(part.split(b"=") for part in found[1].split(b", "))
         facts.unittest_skipped += int(end.get(b"skipped", 0))
         facts.unittest_failed += sum(int(end.get(key, 0)) for key in (b"failures", b"errors", b"unexpected successes"))
-    if _PYTEST_FAILED.match(line):
-        facts.pytest_failed += 1
+    facts.pytest_failed += bool(_PYTEST_FAILED.match(line))
     if found := _ACQUIRED.search(line):
         facts.gpu_ids = tuple(int(number) for number in found[1].split(b",") if number)
     if found := _BLOCKED.match(line):

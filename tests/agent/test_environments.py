@@ -311,6 +311,7 @@ CHECKOUT_FILES = {
     "more/requirements.txt": "ray\n",
     "setup.py": "open('requirements.txt')\n",
     "pyproject.toml": "[project]\n",
+    "reqs/base.txt": "six\n",
     "Makefile": "deps:\n\tpip install ray\n",
     "scripts/install.sh": "pip install -r scripts/extra.txt\n",
     "scripts/extra.txt": "ray\n",
@@ -377,7 +378,7 @@ def test_another_python_or_a_changed_file_that_describes_packages_has_another_ke
     assert len({*keys, key_of(workspace)}) == 3
 
 
-DESCRIBED = ["Makefile", "more/requirements.txt", "pyproject.toml", "requirements.txt", "setup.py"]
+DESCRIBED = ["Makefile", "more/requirements.txt", "pyproject.toml", "reqs/base.txt", "requirements.txt", "setup.py"]
 NAMED = {
     "pip install torch": [],
     'pip install -r "${GITHUB_WORKSPACE}/more/base.txt"': ["more/base.txt"],
