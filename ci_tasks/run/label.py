@@ -272,7 +272,7 @@ def _kept_run(name: str) -> tuple[str, RunDir]:
     kept = [(id, run) for id, run in store.find(name) if read_status_if_readable(run).kept is not None]
     id, run = kept[0] if len(kept) == 1 else find_one(name)
     remote, status, plan = read_remote(run), read_status_if_readable(run), read_plan(run)
-    checkout, words = plan.checkout, ["--host", plan.host, plan.label, "--only", plan.row, "--keep"]
+    checkout, words = plan.checkout, ["--host", plan.host or "local", plan.label, "--only", plan.row, "--keep"]
     code = [*(() if checkout.sample else ("--repo", checkout.path)), *(("--rev", checkout.rev) if checkout.rev else ())]
     row = shlex.join(["ci-tasks", "remote", *code, *words])
     why, hint = "", f"run the whole row again: `{row}`"
