@@ -111,7 +111,7 @@ START = b"ci-tasks "  # begins what we send
 NO_AGENT, REFUSED = "no-agent", "refused"  # codes of a response in the place of the hello
 PYTHON_HINT = "ci-tasks needs Python 3.8 or newer as python3 on the host"
 QUIET_HINT = "let it return early without a terminal; at the top of ~/.bashrc: [[ $- == *i* ]] || return"
-_HOME_HINT = "set `workspace` of the host in hosts.yaml (of this machine: CI_TASKS_HOME) to a directory of your own"
+_HOME_HINT = "set the host's `workspace` in hosts.yaml (for this machine: CI_TASKS_HOME) to a directory of your own"
 
 # Neither the output of a login script, nor a module of the job's, nor a file but the checked one is trusted. The empty
 # line that `read` skips is for a login script which reads one.
