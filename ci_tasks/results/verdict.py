@@ -153,7 +153,7 @@ def _at_last_line(status: str, reason: str, evidence: Evidence, log: LogFacts) -
 
 def _green(evidence: Evidence, test: str | None) -> Verdict:
     if evidence.failures:
-        return Verdict(FAILED, f"exit code 0, but {evidence.detail or f'{evidence.failures} tests failed'}", evidence)
+        return Verdict(FAILED, f"exit code 0, but {evidence.detail or f'failed tests: {evidence.failures}'}", evidence)
     if evidence.kind == "set-up":
         return Verdict(VACUOUS, "nothing ran: the row takes GPUs under a lock, and took none", evidence)
     if evidence.kind == "none":

@@ -62,7 +62,7 @@ TABLE = [
     ("failed, silent", JobEnd("exit", 1), NONE, LogFacts(), "failed", "exit code 1, no output"),
     ("an end without a code", JobEnd("exit", None), JUNIT, LINE, "failed", "exit code None; last line: the end"),
     ("a lying 0", JobEnd("exit", 0), BAD, LINE, "failed", "exit code 0, but test_b: assert 1 == 2"),
-    ("a lying 0 without JUnit", JobEnd("exit", 0), NO_JUNIT, LINE, "failed", "exit code 0, but 2 tests failed"),
+    ("a lying 0 without JUnit", JobEnd("exit", 0), NO_JUNIT, LINE, "failed", "exit code 0, but failed tests: 2"),
 ]
 
 
