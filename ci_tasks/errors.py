@@ -55,7 +55,7 @@ class UnknownName(UsageError):
     ) -> None:
         names = sorted(set(valid))
         message = f"unknown {kind} {name!r}{f' in {where}' if where else ''}{did_you_mean(name, [*names, *aliases])}"
-        super().__init__(message, hint=f"valid: {some(names)}" if names else f"there are no {kind}s")
+        super().__init__(message, hint=f"valid: {some(names)}" if names else f"no {kind}s{' there' * bool(where)}")
 
 
 class ConfigError(UsageError):

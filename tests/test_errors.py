@@ -14,7 +14,7 @@ from ci_tasks.errors import CiTasksError, ConfigError, UnknownName, WorkflowErro
         (CiTasksError("it broke", hint="repair it"), "it broke\nrepair it"),
         (UnknownName("label", "ckpr", ["ppo", "ckpt"]), "unknown label 'ckpr'; did you mean 'ckpt'?\nvalid: ckpt, ppo"),
         (UnknownName("host", "zzz", ["a"], where="hosts.yaml"), "unknown host 'zzz' in hosts.yaml\nvalid: a"),
-        (UnknownName("run", "1", []), "unknown run '1'\nthere are no runs"),
+        (UnknownName("run", "1", []), "unknown run '1'\nno runs"),
         (ConfigError("bad", line=3), "hosts.yaml:3: bad"),
         (ConfigError("bad", file="/etc/h.yaml"), "/etc/h.yaml: bad"),
         (WorkflowError("bad"), "bad"),

@@ -157,7 +157,7 @@ def _install(ready: PreparedBatch, planner: RowPlanner, view: EventView, *, is_f
         write_phase(ready.batch.path, "installing")
         setups = planner.setups(session, ready.planned_rows.values())
         if setups and is_first:
-            view.print_message("first run of these install steps: packages are downloaded, with torch some gigabytes")
+            view.print_message("first run of this label: its steps may download packages, with torch some gigabytes")
         ready.interrupts.allow()
         if problem := session.executor.run_install_steps(setups, view.print_message):
             session.unusable_reason = planner.install_problem(problem)
