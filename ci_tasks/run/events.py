@@ -42,7 +42,7 @@ _STATE_EVENTS: dict[str, RowEvent] = {WAITING: "row_waiting", RUNNING: "row_star
 @dataclass(frozen=True)
 class RunPrepared:
     """Rows are planned and about to start. `directory` has their run directories; `checkout` is what they test. `asked`
-    is equal for commands with the same workflow, image and values."""
+    is equal for commands with the same workflow, image, overrides and values."""
 
     time: str
     id: str

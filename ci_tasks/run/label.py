@@ -127,6 +127,7 @@ def execute_label(
 
 
 def print_no_rows(source: CheckoutSource, request: RunRequest) -> None:
+    """Say why the label has no row."""
     print(f"{VACUOUS}: {why_no_rows(source, request.label, request.base)}; nothing ran, so nothing is shown")
 
 

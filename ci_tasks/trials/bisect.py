@@ -96,14 +96,14 @@ def bisect(
     search = _search(source, options, revision)
     keys, image, probe = [*search.settings], options.image, not options.no_probe
     request = RunRequest(options.label, None, options.host, image=image, rows=(row,), probe=probe)
-
+    # The overlays that are not searched, which have to stay as they are.
     stay = [each for each in source.given.overlays if options.axis != OVERLAY + each.name]
 
     def overlay_trees() -> dict[str, str]:
         return {each.path: each.tree for each in take_host_snapshot(source.path, source.rev, stay).checkout.overlays}
 
     def subject(key: str) -> Subject:
-        if overlay_trees() != overlays:
+        if stay and overlay_trees() != overlays:
             raise CheckoutError("a tree of --with has changed since the trial began", hint="run the same command again")
         given, at = config.given, search.revision or key
         if search.revision and search.axis != IMAGE:
@@ -111,7 +111,7 @@ def bisect(
         asked = replace(request, image=key) if search.axis == IMAGE else request
         return Subject(open_source(str(source.path), at, options.workflow, given), asked)
 
-    overlays = overlay_trees()
+    overlays = overlay_trees() if stay else {}
     runner = Runner(config, subject, ExecutionOptions(events=events), known_to_run=keys[-1], execute=execute)
     rule = Bisect(keys, search.graph, options.signature or "")
     more = {"label": options.label, "repo": str(source.path), "signature": rule.target}

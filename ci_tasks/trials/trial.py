@@ -59,8 +59,7 @@ Execute = Callable[..., BatchResult | None]  # as run.label.execute_label
 
 @dataclass(frozen=True)
 class TrialRun:
-    """Rows to run in a setting. `number` is one more than the runs of the setting
-    that counted."""
+    """Rows to run in a setting. `number` is one more than the runs of the setting that counted."""
 
     setting: str
     rows: tuple[str, ...]
@@ -75,8 +74,7 @@ RuleOfRow = Callable[[str], TrialRule]
 
 class Trial:
     """`settings` are what is compared or searched, by key, each with what it is pinned to; `more` is what else makes
-    two trials one. `name` is how a line calls a setting. `resume`: continue
-    with the journal, else start again."""
+    two trials one. `name` is how a line calls a setting. `resume`: continue with the journal, else start again."""
 
     def __init__(
         self,
