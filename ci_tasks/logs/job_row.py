@@ -215,9 +215,7 @@ def _needed(job: Job) -> list[str]:
     return [*own, *(_needed(job.call.caller) if job.call else ())]
 
 
-def _shown(
-    workflow: Workflow, job: Job, row: Row, event: EventContext, recovered: RecoveredJob
-) -> Iterator[tuple[str, str]]:
+def _shown(workflow: Workflow, job: Job, row: Row, event: EventContext, log: RecoveredJob) -> Iterator[tuple[str, str]]:
     """Texts of the row as the workflow gives them, each with what the log shows."""
     resolve = expanded.row_resolver(workflow, job, row, event)
     for own in job.steps:
@@ -227,10 +225,10 @@ def _shown(
             image = resolve.shown(job.container.image) if job.container else ""
         except WorkflowError:
             continue
-        for step in recovered.scripts if len(_OUTPUT.sub("", script)) >= _LEAST_LITERAL else ():
+        for step in log.scripts if len(_OUTPUT.sub("", script)) >= _LEAST_LITERAL else ():
             text = "\n".join(_lines(step.script))
             if _match(script, text) is not None:
-                yield from ((script, text), (image, recovered.image))
+                yield from ((script, text), (image, log.image))
                 yield from ((shown(value), step.env[name]) for name, value in env.items() if name in step.env)
 
 

@@ -50,8 +50,10 @@ def job_of(workflow: Workflow, label: str) -> Job:
 
 
 def select(rows: list[Row], only: str | None, label: str) -> list[Row]:
-    """The rows whose name has one of `only`'s parts in it, which commas divide. UnknownName for a part of none."""
-    parts = [part.strip() for part in (only or "").split(",") if part.strip()]
+    """The rows whose name has one of `only`'s parts in it, which commas divide; a name with commas is one part.
+    UnknownName for a part of none."""
+    whole = only in [row.row for row in rows]
+    parts = [part.strip() for part in ([only or ""] if whole else (only or "").split(",")) if part.strip()]
     for part in parts:
         if not any(part in row.row for row in rows):
             raise UnknownName("row", part, [row.row for row in rows], where=f"label {label}")

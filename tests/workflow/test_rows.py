@@ -264,7 +264,7 @@ def named(*names: str) -> list[Row]:
 
 @pytest.mark.parametrize(("only", "chosen"), CASES["only chooses rows by parts of their names"])
 def test_only_chooses_rows_by_parts_of_their_names(only: str | None, chosen: list[str]) -> None:
-    assert [row.row for row in select(named("ppo", "ppo_long", "ckpt[a]"), only, "l")] == chosen
+    assert [row.row for row in select(named("ppo", "ppo_long", "ckpt[a]", "a,ppo"), only, "l")] == chosen
 
 
 def test_a_part_that_no_row_has_is_an_error_even_beside_one_that_fits() -> None:

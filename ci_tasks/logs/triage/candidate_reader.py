@@ -38,6 +38,7 @@ _PASSAGE = re.compile(
 )
 _REPEATED = 64
 _PYTEST_LINE = re.compile(r"^E {2,}(\S.*)$")
+_SYNTAX = re.compile(r"(?:Syntax|Indentation|Tab)Error\b")
 _PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):(\d+): (?:in )?([\w.<>]+)$")
 _RAISED_LINE = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)")
 _ERROR_LINE = re.compile(r"(?i)^(?:\S+ )?(?:fatal )?error\b: ?\S|(?-i:\bFAIL(?:ED|URE)?\b)|[❌✗✘]")
@@ -243,8 +244,8 @@ class CandidateReader(LineReader):
         if match := _PYTEST_LINE.match(text):
             text, kind = match[1], PYTEST
             follows, self._pytest_at = line.number - self._pytest_at == 1, line.number
-            if follows:
-                return True  # the rest of a message
+            if text.startswith('File "') or (follows and not _SYNTAX.match(text)):
+                return True  # the place of an error of syntax, which its message follows; or the rest of a message
         elif match := _PYTEST_PLACE.match(text):
             return self._place(line, TracebackFrame(match[1], int(match[2][:9]), match[3]))
         elif _RAISED_LINE.match(text.lstrip()):
