@@ -119,8 +119,8 @@ CASES: list[tuple[LevelRequest, list[Mapping[str, Any]], Ended, str, str]] = [
     (REQUEST, [{"resolved": VANILLA}], PASSED, "Fail",
      f"level 0: settings as asked: {MEGATRON}.vanilla_mbridge=True, not False (line 11); "
      "non-vanilla Bridge: VANILLA_MBRIDGE=True (line 11)"),
-    (asked(0, env={"VANILLA_MBRIDGE": "True"}), [], PASSED, "Fail",  # though it was asked for
-     "level 0: non-vanilla Bridge: VANILLA_MBRIDGE=True ("),
+    (asked(0, env=dict.fromkeys(("VANILLA_MBRIDGE", "VALUE_VANILLA_MBRIDGE"), "True")), [], PASSED, "Fail",  # as asked
+     "level 0: non-vanilla Bridge: VANILLA_MBRIDGE=True, VALUE_VANILLA_MBRIDGE=True ("),
     (asked(2, variants=("dense",)), [{}, {"resolved": {TP: 1}}], PASSED, "Fail",
      f"level 2: dense: settings as asked: {TP}=1, not 2 (line "),
     (asked(2, **TRIVIAL), [], PASSED, "Not proven",
