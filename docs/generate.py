@@ -25,6 +25,7 @@ from ci_tasks.cli.commands.labels import RemoteOptions
 from ci_tasks.cli.options import flag_of, options_of
 from ci_tasks.cli.program import help_of_command, overview
 from ci_tasks.registry import Command
+from ci_tasks.trials.words import MEANINGS
 
 DOCS = Path("docs")
 EVENTS = "events"
@@ -157,8 +158,18 @@ def text(schema: Mapping[str, Any]) -> str:
     return ",\n".join(["{" + head[0], *head[1:], f'"$defs": {{\n  {inner}\n}}}}']) + "\n"
 
 
+def results_of_trials() -> str:
+    """The tables at the end of statuses.md."""
+    lines = []
+    for command, meanings in MEANINGS.items():
+        lines += [f"## Results of {command}", "", "| result | exit code | meaning |", "|---|---|---|"]
+        lines += [f"| {word} | {code} | {meaning} |" for word, (code, meaning) in meanings.items()]
+        lines += ["", "The other results are the same as for `reproduce`.", ""] if "--" in command else [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def write(docs: Path) -> None:
-    statuses, results = docs / "reference/statuses.md", registry.load("ci_tasks.trials.words:markdown")()
+    statuses, results = docs / "reference/statuses.md", results_of_trials()
     begin = results.partition("\n")[0]
     statuses.write_text(statuses.read_text(encoding="utf-8").partition(begin)[0] + results, encoding="utf-8")
     (docs / "reference/commands.md").write_text(page(), encoding="utf-8")

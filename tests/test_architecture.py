@@ -20,25 +20,12 @@ from tests.parts.nightly import SAMPLES
 
 PACKAGE = ROOT / "ci_tasks"
 AGENT = ("agent",)  # may be imported by anyone, and imports nothing of ours
-# From the ground up: a folder of the core imports only folders before it. Those of one line do not import each other.
+# From the ground up: a folder of the core imports only folders before it. Those of one list do not import each other.
 LEVELS = [
-    ["errors", "__init__"],
-    ["resources", "safe_output"],
-    ["yaml_lines", "given_values"],
-    ["records"],
-    ["debug_log", "config"],
-    ["workflow"],
-    ["registry"],
-    ["planning"],
-    ["logs"],
-    ["results"],
-    ["report"],
-    ["checkout"],
-    ["hosts"],
-    ["run"],
-    ["cli"],
-    ["trials"],
-]
+    ["errors", "__init__"], ["resources", "safe_output"], ["yaml_lines", "given_values"], ["records"],
+    ["debug_log", "config"], ["workflow"], ["registry"], ["planning"], ["logs"], ["results"], ["report"], ["checkout"],
+    ["hosts"], ["run"], ["cli"], ["trials"],
+]  # fmt: skip
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 # Modules that touch no process, socket, file or clock, as dotted names below ci_tasks, and the rim of theirs that does.
 PURE = [
@@ -318,15 +305,15 @@ BUDGETS = {
     "ci_tasks/cli": 1_202,
     "ci_tasks/features": 5_725,
     "ci_tasks/hosts": 2_173,
-    "ci_tasks/logs": 2_948,
-    "ci_tasks/planning": 1_636,
+    "ci_tasks/logs": 2_935,
+    "ci_tasks/planning": 1_630,
     "ci_tasks/report": 1_108,
-    "ci_tasks/results": 1_502,
+    "ci_tasks/results": 1_521,
     "ci_tasks/run": 2_623,
-    "ci_tasks/trials": 1_581,
-    "ci_tasks/workflow": 1_994,
-    "docs": 128,
-    "tests": 31_998,
+    "ci_tasks/trials": 1_589,
+    "ci_tasks/workflow": 1_974,
+    "docs": 136,
+    "tests": 31_994,
 }
 
 

@@ -230,30 +230,16 @@ class _JobParser:
         pull = _PULL.fullmatch(ref)
         image, digest = self._image()
         job = facts.RecoveredJob(
-            repository=checkout.values["repository"] or repository,
-            job_name=setup.values["job_name"] or self._job,
-            workflow=workflow,
-            runner_name=setup.values["runner_name"],
-            runner_image=setup.runner_image,
-            commit=checkout.commit,
-            ref=ref,
-            pull_request=int(pull[1]) if pull else None,
-            merge_head=checkout.parents[0],
-            merge_base=checkout.parents[1],
-            workspace=checkout.values["workspace"],
-            image=image,
-            digest=digest,
-            steps=steps,
+            repository=checkout.values["repository"] or repository, job_name=setup.values["job_name"] or self._job,
+            workflow=workflow, runner_name=setup.values["runner_name"], runner_image=setup.runner_image,
+            commit=checkout.commit, ref=ref, pull_request=int(pull[1]) if pull else None,
+            merge_head=checkout.parents[0], merge_base=checkout.parents[1], workspace=checkout.values["workspace"],
+            image=image, digest=digest, steps=steps,
             failed_step=failed.name if failed else in_setup if self._setup_error else "",
-            exit_code=failed.exit_code if failed else None,
-            conclusion=self._conclusion(failed),
-            started=self._started,
-            ended=self._ended,
-            gpu_models=tuple(model for _, model in sorted(machine.models.items())),
-            driver=machine.values["driver"],
-            python=machine.values["python"],
-            packages=machine.packages,
-        )
+            exit_code=failed.exit_code if failed else None, conclusion=self._conclusion(failed), started=self._started,
+            ended=self._ended, gpu_models=tuple(model for _, model in sorted(machine.models.items())),
+            driver=machine.values["driver"], python=machine.values["python"], packages=machine.packages,
+        )  # fmt: skip
         missing = _missing_facts(job, is_whole=self._is_whole, has_set_up=self._has_set_up, has_columns=bool(self._job))
         return replace(job, missing=missing)
 

@@ -206,18 +206,12 @@ class _Planning:
         )
         script = replace(script, secrets=_secrets(script, None))
         return Plan(
-            id=posixpath.basename(directory),
-            secrets=tuple(script.secrets),
-            host_env=host.env,
-            timeout_minutes=_INSTALL_MINUTES,
-            stall_minutes=host.stall_minutes,
-            container=ContainerRules(runtime="none"),
-            script=render(script),
-            workspace=self.event.workspace,
-            keeps_workspace=True,
-            install=install,
+            id=posixpath.basename(directory), secrets=tuple(script.secrets), host_env=host.env,
+            timeout_minutes=_INSTALL_MINUTES, stall_minutes=host.stall_minutes,
+            container=ContainerRules(runtime="none"), script=render(script), workspace=self.event.workspace,
+            keeps_workspace=True, install=install,
             client_seconds=_CLIENT_SECONDS_HERE if host.kind == "local" else _CLIENT_SECONDS,
-        )
+        )  # fmt: skip
 
     def _install(self) -> records.InstallSteps:
         """The leading steps, whose packages runs can share, as they are for any workspace."""

@@ -29,7 +29,8 @@ not 0              any                               failed
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from xml.parsers import expat
 
@@ -50,6 +51,7 @@ _EXECUTED = ("passed", "xfailed", "xpassed", "failed", "error")
 _FAILED = ("failed", "error")
 _NO_TEST = ("script", "none", "set-up")
 _FAULTS = ("failure", "error")
+_PLACE = re.compile(r" \([^()]*:\d+\)$")  # that triage writes behind a test
 
 
 def collect_evidence(junit: Junit | None, log: LogFacts, *, defines_tests: bool, takes_locks: bool) -> Evidence:
@@ -192,7 +194,28 @@ class Junit:
 def read_junit(pieces: Iterable[bytes]) -> Junit | None:
     """The counts of a JUnit file, read as a stream; None for a file that is not one: a run that was killed leaves half
     of it."""
-    counts = _Counts()
+    counts = _parsed(pieces, lambda *_: None)
+    return None if counts is None else Junit(counts.tests, counts.failures, counts.skipped, counts.first)
+
+
+def missed_tests(pieces: Iterable[bytes], tests: Sequence[str]) -> list[str]:
+    """Those of `tests`, as `triage` names them, that did not run and pass by a JUnit file that has others of their
+    modules: skipped, expected to fail, deselected, or not there."""
+    seen: dict[str, bool] = {}
+
+    def look(modules: list[str], name: str, passed: bool) -> None:
+        for test in tests:
+            path, bracket, parameters = _PLACE.sub("", test).partition("[")
+            if path.partition(".py")[0].rpartition("/")[2] in modules:
+                is_it = path.rpartition("::")[2] + bracket + parameters == name
+                seen[test] = seen.get(test, False) or (is_it and passed)
+
+    whole = _parsed(pieces, look)
+    return [_PLACE.sub("", test) for test in tests if whole and not seen.get(test, True)]
+
+
+def _parsed(pieces: Iterable[bytes], look: Callable[[list[str], str, bool], None]) -> _Counts | None:
+    counts = _Counts(look)
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = _refuse  # pytest writes none; an entity bomb needs one
     parser.StartElementHandler, parser.EndElementHandler = counts.begin, counts.end
@@ -204,7 +227,7 @@ def read_junit(pieces: Iterable[bytes]) -> Junit | None:
         parser.Parse(b"", True)
     except (expat.ExpatError, ValueError, LookupError):  # the last two for unknown encodings
         return None
-    return Junit(counts.tests, counts.failures, counts.skipped, counts.first)
+    return counts
 
 
 def _refuse(*_declaration: object) -> None:
@@ -213,9 +236,10 @@ def _refuse(*_declaration: object) -> None:
 
 class _Counts:
     """`inside` are the elements that are open, `faults` what lies directly below the test case: its failure's or
-    error's first line."""
+    error's first line. `look` gets the parts of each test's class name, its name, and whether it ran and passed."""
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[list[str], str, bool], None]) -> None:
+        self._look = look
         self.tests = self.failures = self.skipped = 0
         self.first = ""
         self._inside: list[str] = []
@@ -226,10 +250,12 @@ class _Counts:
     def begin(self, tag: str, attributes: dict[str, str]) -> None:
         if tag == "testcase":
             self._name, self._faults, self._is_skipped = str(attributes.get("name")), {}, False
+            self._modules, self._is_odd = attributes.get("classname", "").split("."), False
         elif self._inside[-1:] == ["testcase"]:
             if tag in _FAULTS:
                 self._faults.setdefault(tag, next(iter(attributes.get("message", "").splitlines()), "failed"))
             is_run = attributes.get("type") == "pytest.xfail" and "[NOTRUN]" not in attributes.get("message", "")
+            self._is_odd |= tag == "skipped"
             self._is_skipped |= tag == "skipped" and not is_run
         self._inside.append(tag)
 
@@ -238,6 +264,7 @@ class _Counts:
         if tag == "testcase":
             self.tests += 1
             self.skipped += self._is_skipped
+            self._look(self._modules, self._name, not (self._faults or self._is_odd))
             if self._faults:
                 said = self._faults.get("failure") or self._faults["error"]
                 self.first = self.first or f"{self._name}: {said}"

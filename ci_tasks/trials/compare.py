@@ -21,7 +21,7 @@ from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRe
 from ci_tasks.run.find_rows import why_no_rows
 from ci_tasks.run.label import execute_label
 from ci_tasks.safe_output import terminal_width
-from ci_tasks.trials import report
+from ci_tasks.trials import report, rules
 from ci_tasks.trials.report import SideResult
 from ci_tasks.trials.rules import AB, BLOCKED, BROKEN, CANNOT_TELL, ERROR, FINE, FIXED, FLAKY, RISE, YOURS
 from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, pinned, rows_named
@@ -114,7 +114,8 @@ def compare(
         rule = AB(BASE, YOURS, screen=len(run.rows) > 1, seed="".join(settings.values()))
         made = Counter(one.row for one in trial.outcomes if one.counts)
         trial.run(lambda row: replace(rule, at_most=options.max_runs + made[row]))
-    verdicts, width = {row: trial.verdict(row) for row in trial.rows}, terminal_width()
+    verdicts = {row: _checked(trial.verdict(row), trial.of_row(row), runner) for row in trial.rows}
+    width = terminal_width()
     samples = {row: rule.sample(trial.of_row(row)) for row in verdicts}
     mine, theirs = ({row: report.side(of, side) for row, of in samples.items()} for side in (YOURS, BASE))
     rows = tuple(RowComparison(row, v.word, v.why, v.way, mine[row], theirs[row]) for row, v in verdicts.items())
@@ -126,6 +127,15 @@ def compare(
     lines += ["", *paragraph(f"{word}{_PROMISES.get(word, '')}", width)]
     print("\n".join(lines), flush=True)
     return ComparisonResult(word, COMPARE[word], label, host, base.commit, yours.commit, ERROR, RISE, rows)
+
+
+def _checked(verdict: rules.TrialVerdict, outcomes: Sequence[rules.Outcome], runner: Runner) -> rules.TrialVerdict:
+    """The verdict; nothing is told of a tree that does not run the test that fails on the base."""
+    base, yours = ([one for one in outcomes if one.setting == side] for side in (BASE, YOURS))
+    failed = [runner.record(one).triage for one in base if one.status == FAILED]
+    why = runner.not_run([test for triage in failed if triage for test in triage.tests], yours)
+    is_told = verdict.word in (FIXED, FINE) and why
+    return rules.TrialVerdict(CANNOT_TELL, f"your tree passes, but {why}") if is_told else verdict
 
 
 def _in_ci(source: CheckoutSource, label: str, rows: Sequence[Row]) -> list[str]:

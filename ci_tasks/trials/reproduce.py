@@ -104,6 +104,8 @@ def reproduce(
         print(f"no verdict: {'the same command starts again' if trial.is_interrupted else 'nothing ran'}", flush=True)
         return ReproductionResult(word, "no verdict", EXIT_CODES[word], log.triage, last)
     verdict = trial.verdict(job.row.row)
+    if verdict.word == rules.PASSED_HERE and (why := runner.not_run(log.triage.tests, outcomes)):
+        verdict = TrialVerdict(rules.BLOCKED, f"it passed here, but {why}")
     shows = [one for one in outcomes if one.run in compared and compared[one.run].outcome == verdict.word]
     shown = (shows or [one for one in outcomes if one.counts] or outcomes)[0]
     record = with_job_deviations(runner.record(shown), job)
@@ -140,7 +142,8 @@ def _result(
         rules.SAME_KIND: f": {differs}; `--repeat 20` may show it, `diff` compares two runs",
         rules.DIFFERENT_FAILURE: f": {differs}",
         rules.PASSED_HERE: f"{environment}{often}",
-        rules.BLOCKED: "; nothing is known about the code: fix the environment, or use another --host",
+        rules.BLOCKED: "; nothing is known about the code"
+        + ": fix the environment, or use another --host" * (record.status != PASSED),
     }
     is_fixed = options.on_my_tree and verdict.word == rules.PASSED_HERE
     word, why = rules.FIXED_HERE if is_fixed else verdict.word, verdict.why + more[verdict.word]

@@ -26,7 +26,7 @@ from typing import Any
 
 from ci_tasks import safe_output
 from ci_tasks.agent.codec import RecordError, encode, from_json, masked_record
-from ci_tasks.agent.files import try_lock
+from ci_tasks.agent.files import pieces_of, try_lock
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Checkout
 from ci_tasks.agent.run_directory import RunDir, read_record
@@ -39,6 +39,7 @@ from ci_tasks.report.table import duration
 from ci_tasks.resources import make_home
 from ci_tasks.results import store
 from ci_tasks.results.history import expected_seconds
+from ci_tasks.results.verdict import missed_tests
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context
 from ci_tasks.run.events import RowChanged
 from ci_tasks.run.find_rows import find_rows
@@ -311,6 +312,12 @@ class Runner:
             found = [run for id, run in store.rows_of(store.batch_of(outcome.run)) if id == outcome.run]
             known = read_record(RunRecord, found[0].record) if found else None
         return known or RunRecord(outcome.run, "", outcome.row, outcome.host, outcome.status, outcome.reason)
+
+    def not_run(self, tests: Sequence[str], outcomes: Sequence[Outcome]) -> str:
+        """That one of these tests, which failed elsewhere, did not run where the row passed; "" if none is known."""
+        runs = [RunDir(os.path.dirname(one.log)) for one in outcomes if one.status == PASSED and one.log]
+        found = [test for run in runs for test in missed_tests(pieces_of(run.junit), tests)]
+        return f"{found[0]} did not run: skipped, deselected, expected to fail, or not there" if found else ""
 
 
 def outcome_of(setting: str, record: RunRecord, log: str = "") -> Outcome:

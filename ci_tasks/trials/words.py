@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ci_tasks.errors import EXIT_CANCELLED
 
 CANCELLED = "cancelled"
-_BLOCKED = {"blocked": (125, "the environment could not run it; nothing is known about the code")}
+_BLOCKED = {"blocked": (125, "not run here, or not the test that failed; nothing is known about the code")}
 _CANCELLED = {CANCELLED: (EXIT_CANCELLED, "you stopped it; the same command continues from here")}
 
 # With several rows, the first word that one of them has counts.
@@ -51,13 +51,3 @@ CODES = {command: {word: code for word, (code, _) in words.items()} for command,
 COMPARE, BISECT = CODES["compare"], CODES["bisect"]
 ON_MY_TREE = CODES["reproduce"] | CODES["reproduce --on-my-tree"]
 REPRODUCE = ON_MY_TREE | CODES["reproduce"]  # with the words of both, as its help has them
-
-
-def markdown() -> str:
-    """The tables as the end of the page has them."""
-    lines = []
-    for command, meanings in MEANINGS.items():
-        lines += [f"## Results of {command}", "", "| result | exit code | meaning |", "|---|---|---|"]
-        lines += [f"| {word} | {code} | {meaning} |" for word, (code, meaning) in meanings.items()]
-        lines += ["", "The other results are the same as for `reproduce`.", ""] if "--" in command else [""]
-    return "\n".join(lines).rstrip() + "\n"

@@ -238,29 +238,14 @@ def _job(at: _At, id: str, body: Any, line: int, defaults: tuple[str | None, str
         raise at.error("`needs` is a job or a list of jobs", body.lines["needs"])
     strategy = Map(body.line) if isinstance(body.get("strategy"), str) else at.map(body, "strategy")
     return Job(
-        id=id,
-        line=line,
-        name=_text(body.get("name")),
-        condition=_text(body.get("if")),
-        needs=tuple(map(str, names)),
-        runs_on=body.get("runs-on"),
-        env=at.map(body, "env"),
-        matrix=_matrix(at, body.get("strategy"), strategy),
-        fail_fast=strategy.get("fail-fast", True),
-        max_parallel=strategy.get("max-parallel"),
-        continue_on_error=body.get("continue-on-error", False),
-        container=_container(at, body),
-        steps=steps,
-        shell=shell,
-        working_directory=directory,
-        timeout_minutes=body.get("timeout-minutes"),
-        outputs=at.map(body, "outputs"),
-        uses=_text(body.get("uses")),
-        with_=at.map(body, "with"),
-        secrets=body.get("secrets"),
-        refused=unsupported[REFUSED],
-        unused=unsupported[WITHOUT_EFFECT],
-    )
+        id=id, line=line, name=_text(body.get("name")), condition=_text(body.get("if")), needs=tuple(map(str, names)),
+        runs_on=body.get("runs-on"), env=at.map(body, "env"), matrix=_matrix(at, body.get("strategy"), strategy),
+        fail_fast=strategy.get("fail-fast", True), max_parallel=strategy.get("max-parallel"),
+        continue_on_error=body.get("continue-on-error", False), container=_container(at, body), steps=steps,
+        shell=shell, working_directory=directory, timeout_minutes=body.get("timeout-minutes"),
+        outputs=at.map(body, "outputs"), uses=_text(body.get("uses")), with_=at.map(body, "with"),
+        secrets=body.get("secrets"), refused=unsupported[REFUSED], unused=unsupported[WITHOUT_EFFECT],
+    )  # fmt: skip
 
 
 def _check_needs(at: _At, jobs: Mapping[str, Job], bodies: Map) -> None:

@@ -178,18 +178,13 @@ def _row(workflow: Workflow, job: Job, entry: Row, event: EventContext, matrix_t
         given = 0  # tests that need none of the runner's
     limit = resolve.value(job.timeout_minutes)
     return replace(
-        entry,
-        row=name_of(entry.label, _combination(entry), matrix_test),
-        test=matrix_test.test,
-        args=matrix_test.args,
-        gpus=told if given is None else given,
-        image=_image(job, resolve, docker_run),
+        entry, row=name_of(entry.label, _combination(entry), matrix_test), test=matrix_test.test, args=matrix_test.args,
+        gpus=told if given is None else given, image=_image(job, resolve, docker_run),
         env={name: "" if is_unset(value) else shown(value) for name, value in resolve.contexts["env"].items()},
         runner=_runner(job, resolve),
         timeout_minutes=None if list(unknowns(limit)) else resolve.number(job.timeout_minutes, "timeout-minutes"),
-        refused=refused,
-        gpus_given=given is not None,
-    )
+        refused=refused, gpus_given=given is not None,
+    )  # fmt: skip
 
 
 def _check(workflow: Workflow, job: Job) -> None:

@@ -11,7 +11,7 @@ import pytest
 from ci_tasks.logs.causes import NOT_SAID, JobEnd
 from ci_tasks.logs.reading import LogFacts
 from ci_tasks.records import Evidence, Triage, Verdict
-from ci_tasks.results.verdict import Junit, collect_evidence, judge, needs_triage, read_junit
+from ci_tasks.results.verdict import Junit, collect_evidence, judge, missed_tests, needs_triage, read_junit
 from tests.parts.cases import named
 
 JUNIT = Evidence("junit", 3)
@@ -212,6 +212,18 @@ def test_counts_and_first_failure(cases: str, junit: Junit, executed: int) -> No
     counts = read_junit([_suite(cases)])
     assert counts == junit
     assert counts.executed == executed
+
+
+CASE = '<testcase classname="tests.test_x.T" name="test_y[a::b]"'
+THERE = [f"{CASE}/>", f"{CASE}/>{FAILED}", f"{CASE}><system-out>x</system-out></testcase>", f"{CASE}><failure>", ""]
+MISSED = [f"{CASE}><failure/></testcase>", f"{CASE}><skipped/></testcase>", CASE.replace("_y", "_z") + "/>"]
+NOT_RUN = [*((case, False) for case in [*THERE, CASE.replace("_x", "_w") + "/>"]), *((case, True) for case in MISSED)]
+
+
+@pytest.mark.parametrize(("cases", "is_missing"), NOT_RUN)
+def test_a_test_did_not_run_if_only_others_of_its_module_passed(cases: str, is_missing: bool) -> None:
+    found = missed_tests([_suite(cases)], ["tests/test_x.py::T::test_y[a::b] (tests/test_x.py:4)"])
+    assert found == ["tests/test_x.py::T::test_y[a::b]"] * is_missing
 
 
 BOMB = b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><testsuites>&b;</testsuites>'

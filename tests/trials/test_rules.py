@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_tasks.trials import rules, words
+from ci_tasks.trials import rules
 from ci_tasks.trials.rules import AB, ERROR, RISE, Match, Metrics, Outcome, Repeat, TrialRule, TrialVerdict, telling
+from docs import generate
 
 ROOT = Path(__file__).parents[2]
 STATUSES = {"p": rules.PASSED, "b": rules.BLOCKED}
@@ -189,7 +190,7 @@ def test_a_run_without_the_metric_or_that_failed_ends_metrics_without_a_word(bad
 
 
 def test_the_page_of_statuses_has_the_words_and_exit_codes_of_the_table() -> None:
-    assert (ROOT / "docs/reference/statuses.md").read_text(encoding="utf-8").endswith(words.markdown())
+    assert (ROOT / "docs/reference/statuses.md").read_text(encoding="utf-8").endswith(generate.results_of_trials())
 
 
 # Tables of Student's t, two-sided 5 %.

@@ -138,7 +138,7 @@ class CandidateReader(LineReader):
         if raw.startswith(_GROUPS):  # in GitHub's logs a script has its colour, and such a group may be a program's
             self._is_script = raw.startswith(_GROUPS[0])
             self._is_ours |= number == 1 and self._is_script
-            self._step_at = number if self._is_script else self._step_at
+            self._begin(_SCRIPT * self._is_script, number)
         if self._is_ours and (self._is_script or raw.startswith(_GROUPS)):
             return True  # our own runs print a step before they run it; its lines tell something if they come later
         results = [self._read(log_prefixes.read(number, segment), before) for segment in segments(raw)]
@@ -171,8 +171,7 @@ class CandidateReader(LineReader):
             elif rule.rank == PROGRESS:
                 self.got_on_at = line.number
             self._came_to_end |= bool(_LAST_OF_ALL.search(line.text))
-            if _SESSION in line.text:
-                self.succeeded_at = 0  # of tests before these
+            self._begin(line.text, line.number)
         if not self.ended_at:
             self._keep_last(read)
 
@@ -192,7 +191,7 @@ class CandidateReader(LineReader):
                 )
 
     def _read(self, line: PrefixedLine, before: bytes) -> bool:
-        self._step_at = line.number if line.text.startswith(_SCRIPT) else self._step_at
+        self._begin(line.text, line.number)
         for candidate in self._wants_context:
             candidate.after.append(line.shown)
         self._wants_context = [waiting for waiting in self._wants_context if len(waiting.after) < AROUND]
@@ -208,6 +207,11 @@ class CandidateReader(LineReader):
             self._message = (end, line.number + _MESSAGE)
             self._keep(end, before)
         return bool(part) or self._goes_on(line, before) or self._plain(line, before)
+
+    def _begin(self, text: str, number: int) -> None:
+        """A step or tests that begin: that those before them succeeded says nothing of these."""
+        self._step_at = number if text.startswith(_SCRIPT) else self._step_at
+        self.succeeded_at = 0 if text.startswith(_SCRIPT) or _SESSION in text else self.succeeded_at
 
     def _goes_on(self, line: PrefixedLine, before: bytes) -> bool:
         """Whether the line is more of an exception's message, and says more: NCCL ends with the cause."""
@@ -227,17 +231,10 @@ class CandidateReader(LineReader):
         traceback, text = end.traceback, line.text.lstrip()
         rule = self._rules.of(text, "\n".join(traceback.frames))
         return Candidate(
-            line,
-            text,
-            EXCEPTION_END,
-            NO_RULE if rule.rank in (SUCCESS, PROGRESS) else rule,
-            type=end.type,
-            chain=traceback.chain,
-            depth=traceback.depth,
-            ignored=traceback.ignored,
-            survived=traceback.survived,
+            line, text, EXCEPTION_END, NO_RULE if rule.rank in (SUCCESS, PROGRESS) else rule, type=end.type,
+            chain=traceback.chain, depth=traceback.depth, ignored=traceback.ignored, survived=traceback.survived,
             calls=traceback.calls,
-        )
+        )  # fmt: skip
 
     def _plain(self, line: PrefixedLine, before: bytes) -> bool:
         text, kind = line.text, PLAIN

@@ -16,7 +16,7 @@ from ci_tasks.logs.triage import ranking as ranks
 from ci_tasks.logs.triage.candidate_reader import LAST, PYTEST, Candidate, CandidateReader
 from ci_tasks.logs.triage.ranking import CandidateList, Ranking
 from ci_tasks.logs.triage.rules import NO_RULE, WRAPPER, Rules, shipped
-from ci_tasks.logs.triage.signature import evidence_of, of_code, stable, with_evidence
+from ci_tasks.logs.triage.signature import TIMEOUT, evidence_of, of_code, stable, with_evidence
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, FailureEvidence, Triage, TriageCandidate
 
 _PASSED = 0.97  # of an exit code 0: the exit code may lie
@@ -33,18 +33,18 @@ _AT_START = ("import_error", "dependency_version_mismatch")
 _NAME_NOT_THERE = "import-name"  # a rule
 _IMPORTS = re.compile(r":<module>$|importlib|:_call_with_frames_removed$|:_find_and_load")
 _OF_TESTS = ("test-summary", "test-header", "no-testcase")  # rules of what says that a test failed
-_KILLED = ("killed-child", "killed-by-shell")  # rules of lines that do not say by whom
-_OF_A_KILL = (*_KILLED, "cancelled")  # rules of what the timeout itself makes a job print
+_OF_A_KILL = (*ranks.KILLED, "cancelled")  # rules of what the timeout itself makes a job print
 _NOT_FOR_MEMORY = "a process was killed by SIGKILL, not by the kernel's OOM killer: it killed nothing meanwhile"
 _OF_COMMUNICATION = ("nccl_error", "ray_cluster")
 _LEAST_RANKS = 2
 
 
 def together(jobs: Sequence[tuple[str, Triage]]) -> Triage:
-    """The triage of the first job that failed, with all failed jobs; equal failures are listed once."""
+    """The triage of the first job that failed, was blocked or cancelled, in this order: a failure may cancel others.
+    With all of these jobs; equal failures are listed once."""
     if len(jobs) == 1:
         return jobs[0][1]
-    failed = [pair for pair in jobs if pair[1].verdict in (FAILED, BLOCKED, CANCELLED)]
+    failed = [pair for verdict in (FAILED, BLOCKED, CANCELLED) for pair in jobs if pair[1].verdict == verdict]
     alike: dict[str, list[tuple[str, Triage]]] = {}
     for name, found in failed:
         alike.setdefault(found.kind or name, []).append((name, found))
@@ -67,7 +67,7 @@ def analyse(log: Iterable[bytes] | CandidateReader, ended: JobEnd, known: JobKno
     better."""
     result = triage(log, ended.exit_code, known=known)
     knows_better = result.cause != UNKNOWN and result.confidence >= _LIKELY and result.rule not in _OF_A_KILL
-    if result.rule in _KILLED and ended.oom_kills == 0:
+    if result.rule in ranks.KILLED and ended.oom_kills == 0:
         result = replace(result, cause=UNKNOWN, verdict=FAILED, group=causes.group_of(UNKNOWN), reason=_NOT_FOR_MEMORY)
     if ended.end == "timeout":
         return result if knows_better else _hang(result, ended)
@@ -79,7 +79,7 @@ def analyse(log: Iterable[bytes] | CandidateReader, ended: JobEnd, known: JobKno
 def _hang(result: Triage, ended: JobEnd) -> Triage:
     reason = f"it did not end within {ended.timeout_minutes:g} min"
     hang = replace(result, cause=TIMEOUT_HANG, verdict=FAILED, group=causes.group_of(TIMEOUT_HANG), reason=reason)
-    return with_evidence(hang, replace(result.evidence or FailureEvidence(), exception="timeout"))
+    return with_evidence(hang, FailureEvidence(TIMEOUT))
 
 
 def triage(
@@ -113,7 +113,7 @@ def _shows_death(log: CandidateList, died_at: int) -> bool:
     near = log.succeeded_at - _NEAR_SUCCESS
     rules = [(one.rule.name, one.last_at) for one in log.candidates if not (one.ignored or one.survived)]
     marked = any(name in _ENGINE_DEATHS or (name in _OF_TESTS and at > near) for name, at in rules)
-    killed = any(name in _KILLED and at >= log.lines - 1 for name, at in rules)
+    killed = any(name in ranks.KILLED and at >= log.lines - 1 for name, at in rules)
     return marked or killed or died_at > max(near, 0)
 
 

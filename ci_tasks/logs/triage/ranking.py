@@ -33,7 +33,8 @@ _LOUDNESS = {
 }
 _RAISED = (EXCEPTION_END, EXCEPTION_LINE, PYTEST)
 _KILLED_BY_SHELL = "killed-by-shell"  # a rule
-_ENDS = (_KILLED_BY_SHELL, "killed-child", "launcher", "job-timeout", "cancelled", "slurm-cancelled")  # of rules
+KILLED = (_KILLED_BY_SHELL, "killed-child")  # rules of lines that do not say by whom
+_ENDS = (*KILLED, "launcher", "job-timeout", "cancelled", "slurm-cancelled")  # of rules
 _END, _AT_ONCE, _LONG_GONE = 5, 20, 30  # lines
 _LONG_LOG = 200  # lines; shorter ones are excerpts, in which the end says less
 _SHORTEST_MESSAGE, _LONGEST_MESSAGE = 15, 60  # characters that tell two messages apart
@@ -76,7 +77,7 @@ class CandidateList:
         kept = [one for one in reader.candidates if not normal or stable(one.text) not in normal]
         kept.sort(key=lambda one: one.line.number)
         of_step = [one for one in kept if one.last_at >= reader.failed_step_at]  # those before it have passed
-        kept = of_step if any(map(_tells, of_step)) else kept
+        kept = of_step or kept
         lines = max([reader.last.number if reader.last else 0, *(one.line.number for one in kept)])
         before = [one for one in kept if one.line.number <= reader.died_at]
         after: list[Candidate] = []
@@ -236,6 +237,8 @@ def cause_of(candidate: Candidate, candidates: Sequence[Candidate], rules: Rules
     if rule.cause:
         return rule.blame
     around = [one for one in candidates if one.rule.rank == WRAPPER and one.rule.cause not in ("", CANCELLED)]
+    if candidate.kind in _RAISED:  # no process that raised it was killed, or left alone by other ranks
+        around = [one for one in around if group_of(one.rule.cause) == CODE]
     nearest = min(around, key=lambda one: abs(one.line.number - candidate.line.number), default=None)
     return nearest.rule.blame if nearest else (UNKNOWN, FAILED)
 

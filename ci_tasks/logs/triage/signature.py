@@ -43,6 +43,7 @@ _NAME = re.compile(
 _ITEM = r"""(?:'[^'{}]*'|"[^"{}]*")(?:: [^{},]+)?"""
 # In this order.
 _VARYING: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"^\S+: line \d+: +(?:\d+ )?|\(core dumped\) ", ""),  # bash, of a script that CI and we name in other ways
     (r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b", "#"),
     (r"(?i)(request[ -]id: ?)[\w=;-]+", r"\1#"),
     (r"(?<=\bhost=')[^']+(?=')|(?<=://)[^/\s'\"<>()]+", "<host>"),
@@ -109,6 +110,7 @@ _COMMON_WORD = re.compile(
     r"|err(?:or)?|msg|message|exc|[eE]xception|(?:Runtime|Value|Assertion|Key)Error"
 )
 _LEAST_WORDS = 2
+TIMEOUT = "timeout"
 _FRAMES = 3
 _SHOWN = 80
 
@@ -219,6 +221,8 @@ _VERSION_WORD, _VERSION = re.compile(r"(?i)\bversions?\b"), re.compile(r"(?<![\w
 def evidence_of(chosen: Candidate, candidates: Iterable[Candidate], exit_code: int | None = None) -> FailureEvidence:
     """All that is seen of the failure whose line is `chosen`. `candidates` are all of the log: pytest's summary is
     among them. `exit_code` is the job's."""
+    if chosen.rule.name == "job-timeout" and chosen.text.startswith("The "):  # GitHub's words, which are not ours
+        return FailureEvidence(TIMEOUT)
     exception = exception_name(chosen.type or chosen.rule.name or "error")
     message = chosen.text[len(chosen.type) :].lstrip(": ") if chosen.type else chosen.text
     message = message[:_LONGEST_MESSAGE]
