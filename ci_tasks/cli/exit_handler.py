@@ -66,7 +66,8 @@ def _system_error(error: OSError) -> tuple[str, int]:
     from ci_tasks.resources import home  # no command needs it to start
 
     debug_log.debug("system error", exc_info=error)
-    if isinstance(error, BrokenPipeError) and (_is_closed_pipe(1) or _is_closed_pipe(2)):  # `head`, or a pager's end
+    # `head`, a pager's end, or a terminal that was closed.
+    if error.errno in (errno.EPIPE, errno.EIO) and (_is_closed_pipe(1) or _is_closed_pipe(2)):
         _discard_output()
         return "", errors.EXIT_CLOSED_PIPE
     if error.errno == errno.ENAMETOOLONG:  # a word that a person has typed

@@ -41,7 +41,8 @@ def show_runs(words: Words, *, json: bool) -> int:
         records = sorted([*_without_rows(oldest), *records], key=lambda record: store.batch_of(record.id), reverse=True)
     now = time.time()
     lines = lists.runs(records, [_age(record, now) for record in records], terminal_width()) if records else []
-    _print(records, lines, json)
+    more = [f"the newest {limit}; `--limit N` lists more"] if len(records) == limit and "limit" not in words else []
+    _print(records, [*lines, *more], json)
     return 0
 
 

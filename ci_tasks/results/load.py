@@ -101,10 +101,14 @@ def _not_started(batch: BatchState | None, remote: RemoteLocation | None) -> Ver
     return Verdict(LOST, batch.why_not_started, NO_EVIDENCE)
 
 
-def known_deviations(batches: Sequence[str]) -> set[Deviation]:
-    """What differed from CI in the label's run before the first of these."""
+def known_deviations(batches: Sequence[str], records: Sequence[RunRecord]) -> set[Deviation]:
+    """What differed from CI in the label's last run before the first of these that was of a checkout of `records`."""
     first = min(batches, default="")
     labels = {name: re.sub(r"-\d$", "", name[len("20260101-120000") :]) for name in store.batches()}  # `-2` in a second
     earlier = [name for name, label in labels.items() if name < first and label == labels.get(first)]
-    rows = [load_record(run) for _, run in store.rows_of(max(earlier))] if earlier else []
-    return {deviation for record in rows if record.started_at for deviation in record.deviations}
+    paths = {record.checkout.path for record in records if record.checkout is not None}
+    for name in sorted(earlier, reverse=True):
+        rows = [load_record(run) for _, run in store.rows_of(name)]
+        if any(record.checkout is not None and record.checkout.path in paths for record in rows):
+            return {deviation for record in rows if record.started_at for deviation in record.deviations}
+    return set()

@@ -61,18 +61,13 @@ def read(text: str, file: str, *, rendered: bool = False) -> Workflow:
     _check_needs(at, jobs, bodies)
     on = tree.get("on")
     return Workflow(
-        path=file,
-        name=str(tree.get("name") or file),
-        env=at.map(tree, "env"),
-        jobs=jobs,
-        secrets=tuple(sorted({*_SECRET.findall(text), "GITHUB_TOKEN"})),
-        rendered=rendered,
+        path=file, name=str(tree.get("name") or file), env=at.map(tree, "env"), jobs=jobs,
+        secrets=tuple(sorted({*_SECRET.findall(text), "GITHUB_TOKEN"})), rendered=rendered,
         inputs={**_inputs(_below(on, "workflow_call")), **_inputs(_below(on, "workflow_dispatch"))},
-        events=_events(at, tree),
-        filters=_filters(on),
+        events=_events(at, tree), filters=_filters(on),
         outputs={name: body.get("value") for name, body in _bodies(_below(on, "workflow_call"), "outputs").items()},
         unused=unused,
-    )
+    )  # fmt: skip
 
 
 def read_with_called(text: str, file: str, files: Callable[[str], str | None], *, rendered: bool = False) -> Workflow:

@@ -48,6 +48,7 @@ _PLUMBING = re.compile(
     r"|accumulate-allreduce|sglang-enable-metrics|use-kl-loss|overlap-|use-wandb|disable-|normalize-advantages"
     r"|update-weight-disk-keep|use-dynamic-batch-size|use-opd$|offload-)"
 )
+_COUNT = re.compile(r" \(\d+ tests?\)$")  # of functions, which is not what a row covers
 _PREFIX = re.compile(r"^--(?:sglang-)?(?:use-|enable-)?")
 _SWITCH = re.compile(r"^--(?:\w+-)?(?:use|enable|calculate)-")  # takes no value
 
@@ -201,7 +202,7 @@ def difference(before: CheckoutCoverage, after: CheckoutCoverage) -> CoverageDif
         return tuple(item for item in some if item not in others)
 
     old, new = before.rows(), after.rows()
-    had, has = ({each: None for row in side.values() for each in row.covers} for side in (old, new))
+    had, has = ({_COUNT.sub("", one): None for row in side.values() for one in row.covers} for side in (old, new))
     changed = without(new, old), without(old, new), without(has, had), without(had, has)
     return CoverageDiff(before.checkout, after.checkout, *changed)
 

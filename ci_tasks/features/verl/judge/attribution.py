@@ -48,8 +48,8 @@ _DEATH = Stage("Ray or the death of a process", UNCLEAR, "find out why it died; 
 _LORA = Stage("LoRA", CHANGE, "check LoRA's target module names, and Bridge's non-vanilla PEFT helpers")
 _CHECKPOINT = Stage("checkpoint save/load", CHANGE, "rerun without save/resume (SAVE_FREQ=-1) to separate both")
 _BUILD = Stage(CONSTRUCTION, CHANGE, "check that the provider is finalized with the parallel sizes of Megatron mpu")
-_STEP = Stage("the training step", CHANGE, "provider fix, or a narrower rerun: the line above is where to begin")
-_START = Stage("the start of the job", UNCLEAR, "environment fix: the line above is where to begin, then rerun")
+_STEP = Stage("the training step", CHANGE, "provider fix, or a narrower rerun: begin with the quoted line")
+_START = Stage("the start of the job", UNCLEAR, "environment fix: begin with the quoted line, then rerun")
 
 # What decides before any frame: words that no rule of triage's knows, then triage's cause, or its group.
 _SAID = (
