@@ -168,7 +168,8 @@ class Person:
 
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI_TASKS_", "GIT_", "NOX"))}
-        return {**kept, "CI_TASKS_HOME": str(self.home), "TINY_STEP_SECONDS": "0.05", **self.env}
+        own = {"CI_TASKS_HOME": str(self.home), "CI_TASKS_LOCK_DIR": str(self.home.parent), "TINY_STEP_SECONDS": "0.05"}
+        return {**kept, **own, **self.env}
 
     def command(self, *argv: str) -> list[str]:
         return [sys.executable, "-c", f"{self.first}\nfrom ci_tasks.cli.program import main; main()", *argv]

@@ -53,15 +53,16 @@ def test_a_pr_label_or_job_name_is_accepted_as_a_label(label: str, tmp_path: Pat
 
 @pytest.mark.parametrize("arguments", ["--list", "--version", "--help jobs", "hosts", "jobs", "runs"])
 def test_output_that_cannot_be_written_is_no_bug(arguments: str, tmp_path: Path) -> None:
-    """A pipe that was closed, and a disk that is full."""
-    read, write = os.pipe()
+    """A pipe and a terminal that were closed, and a disk that is full."""
+    (read, write), (master, slave) = os.pipe(), os.openpty()
     os.close(read)
+    os.close(master)
     argv, env = [*PROGRAMS["ci-tasks"], *arguments.split()], {**os.environ, "CI_TASKS_HOME": str(tmp_path)}
-    with os.fdopen(write, "w") as closed, open("/dev/full", "w") as full:
+    with os.fdopen(write, "w") as closed, open("/dev/full", "w") as full, os.fdopen(slave, "w") as gone:
         ends = [
             subprocess.run(argv, stdout=out, stderr=subprocess.PIPE, text=True, env=env, timeout=60)
-            for out in (closed, full)
+            for out in (closed, full, gone)
         ]
-    assert [done.returncode for done in ends] == [141, 125]
+    assert [done.returncode for done in ends] == [141, 125, 141]
     assert (ends[0].stderr, ends[1].stderr[:42]) == ("", "ci-tasks: blocked: No space left on device")
     assert "Traceback" not in ends[1].stderr

@@ -150,7 +150,7 @@ def test_json_has_whole_records_also_of_removed_runs(home: Path, show: Output) -
 def test_the_default_limit_is_twenty(home: Path, show: Output) -> None:
     for number in range(1, 26):
         _keep(home, number, "blocked")
-    assert len(show().splitlines()) == 21
+    assert show().splitlines()[21:] == ["the newest 20; `--limit N` lists more"]
     assert len(json.loads(show(limit="23", json=True))) == 23
 
 
