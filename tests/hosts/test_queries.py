@@ -132,6 +132,7 @@ def test_of_cluster_slurm_is_asked_and_its_login_node_needs_no_docker(answer: Qu
 )
 def test_the_longest_that_a_job_may_run(answer: QueryAnswer, minutes: float | None) -> None:
     assert queries.parse_time_limit(answer) == minutes
+    assert queries.parse_time_limit(QueryAnswer(0, "a|1:00:00\nb*|2:00:00\n"), "b") == 120
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def _result(run: LevelRun, imports: Criterion, verdicts: Sequence[TrainingVerdic
                 return status, f"{one.training}: {one.text}"
     if any(one.status == SKIPPED for one in verdicts) or run.stopped:
         if run.status == PASSED and not run.blocking:
-            return NOT_PROVEN, "the run passed, but its log does not have all trainings"
+            return NOT_PROVEN, "the log does not have all trainings of the level"
         return BLOCKED, next((f"{mark.name}: {mark.text}" for mark in run.blocking), run.ending)
     if imports.outcome != SHOWN:
         return NOT_PROVEN, f"{IMPORT} was not shown: {imports.evidence}"
