@@ -14,17 +14,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Deviation
 from ci_tasks.errors import counted, one_line, shortened, some
 from ci_tasks.logs.causes import NOTHING, UNKNOWN
-from ci_tasks.records import (
-    EXIT_CODES,
-    PASSED,
-    STATUSES,
-    Attempt,
-    BatchResult,
-    PlanEntry,
-    RunRecord,
-    epoch_seconds,
-    overall,
-)
+from ci_tasks.records import EXIT_CODES, PASSED, Attempt, BatchResult, PlanEntry, RunRecord, epoch_seconds, overall
 from ci_tasks.report.table import Table, duration, paragraph
 
 if TYPE_CHECKING:
@@ -160,7 +150,7 @@ def reasons_once(body: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def summary(records: Sequence[RunRecord]) -> str:
     """`48 passed, 8 vacuous` for the last line: what passed first, then what went wrong in the order of STATUSES."""
-    counts = {status: sum(record.status == status for record in records) for status in STATUSES}
+    counts = {status: sum(record.status == status for record in records) for status in words.STATUSES}
     return ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no row ran"
 
 

@@ -284,7 +284,11 @@ def recovered_lines(job: CiJob, width: int | None = None) -> list[str]:
     ci, row = job.recovered, job.row
     pull = f", pull request {ci.pull_request}" if ci.pull_request else ""
     merged = f" (merge of {short(ci.merge_head)} into {short(ci.merge_base)})" if ci.merge_head else ""
+    origin, name = job.source.origin, ci.repository.rpartition("/")[2].lower()
     facts = {
+        "repository": f"{ci.repository}, which is not this checkout's: {masked_with_forms(origin)}"
+        if origin and name not in origin.lower()
+        else "",
         "job": ci.job_name,
         "row": f"{row.label} / {row.row}",
         "commit": f"{ci.commit}{merged}{pull}" if ci.commit else "",

@@ -315,8 +315,9 @@ class Runner:
 
     def not_run(self, tests: Sequence[str], outcomes: Sequence[Outcome]) -> str:
         """That one of these tests, which failed elsewhere, did not run where the row passed; "" if none is known."""
-        runs = [RunDir(os.path.dirname(one.log)) for one in outcomes if one.status == PASSED and one.log]
-        found = [test for run in runs for test in missed_tests(pieces_of(run.junit), tests)]
+        runs = [RunDir(os.path.dirname(one.log)) for one in outcomes if one.status == PASSED and one.log and tests]
+        missed = [set(missed_tests(pieces_of(run.junit), tests)) for run in runs]
+        found = sorted(set.intersection(*missed)) if missed else []
         return f"{found[0]} did not run: skipped, deselected, expected to fail, or not there" if found else ""
 
 

@@ -138,7 +138,8 @@ class CandidateReader(LineReader):
         if raw.startswith(_GROUPS):  # in GitHub's logs a script has its colour, and such a group may be a program's
             self._is_script = raw.startswith(_GROUPS[0])
             self._is_ours |= number == 1 and self._is_script
-            self._begin(_SCRIPT * self._is_script, number)
+            if self._is_script:
+                self._begin(_SCRIPT, number)
         if self._is_ours and (self._is_script or raw.startswith(_GROUPS)):
             return True  # our own runs print a step before they run it; its lines tell something if they come later
         results = [self._read(log_prefixes.read(number, segment), before) for segment in segments(raw)]
