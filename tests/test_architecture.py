@@ -303,7 +303,7 @@ BUDGETS = {
     "ci_tasks/agent": 5_927,
     "ci_tasks/checkout": 583,
     "ci_tasks/cli": 1_203,
-    "ci_tasks/features": 5_726,
+    "ci_tasks/features": 5_727,
     "ci_tasks/hosts": 2_173,
     "ci_tasks/logs": 2_936,
     "ci_tasks/planning": 1_630,

@@ -70,7 +70,8 @@ def _stopped(run: RunProcesses) -> Hang | None:
     """By a signal, or by the kernel, which may hold one thread alone."""
     every = run.by_id.values()
     if found := [process for process in every if process.facts.state == "T"]:
-        reason = f"{that(found, 'is', 'are')} stopped ({found[0].main.text or 'state T'}): SIGCONT ends that"
+        at = found[0].main.text or "state T"
+        reason = f"{that(found, 'is', 'are')} stopped ({at}); SIGCONT continues {'it' if len(found) == 1 else 'them'}"
         return Hang(SHOWN, "stopped", reason, _mains(found))
     if found := [process for process in every if process.facts.held]:
         first = found[0]
