@@ -38,6 +38,7 @@ _PASSAGE = re.compile(
 )
 _REPEATED = 64
 _PYTEST_LINE = re.compile(r"^E {2,}(\S.*)$")
+_AFTER_SUCCESS = 200  # lines after the last word of success that are the end of what succeeded
 _SYNTAX = re.compile(r"(?:Syntax|Indentation|Tab)Error\b")
 _PYTEST_PLACE = re.compile(r"^([\w.:\\/-]+\.py):(\d+): (?:in )?([\w.<>]+)$")
 _RAISED_LINE = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Interrupt|Iteration)(?:\([\w.]+\))?(?:: |:?$)")
@@ -118,8 +119,10 @@ class CandidateReader(LineReader):
 
     @property
     def got_through(self) -> bool:
-        """Whether it says that it succeeded, or at its end that it came there, or was at the last of its steps."""
-        return bool(self.succeeded_at) or self._came_to_end
+        """Whether it says that it succeeded and little more, or at its end that it came there, or was at the last
+        of its steps."""
+        ends = self.succeeded_at and self.last is not None and self.last.number - self.succeeded_at <= _AFTER_SUCCESS
+        return bool(ends) or self._came_to_end
 
     def needs_next_line(self) -> bool:
         return self._eager > 0 or bool(self._wants_context or self._watched) or self._tracebacks.waiting
