@@ -239,6 +239,7 @@ def test_gpus_that_the_jobs_own_script_takes_are_on_record(run: Run, gpu_host: G
     gpu_host.end(holder)
     until(lambda: run.status().phase == "running" and run.status().gpu_ids)
     assert run.status().gpu_ids == (0, 1, 2, 3)
+    assert 0 < run.status().queue_seconds < 600
     assert gpu_host.free() == [4, 5, 6, 7]  # the others are no longer blocked
     (run.path / "go").touch()
     assert run.ended().exit_code == 7
