@@ -11,6 +11,7 @@ from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.cli import options as flags
 from ci_tasks.cli import shared
 from ci_tasks.cli.options import number, switch, text
+from ci_tasks.errors import UsageError
 
 if TYPE_CHECKING:
     from ci_tasks.records import BatchResult
@@ -177,7 +178,9 @@ def run_label(options: RunOptions) -> int:
 
 def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
     config, source = shared.open_checkout(options)
-    config.select_hosts(options.host)  # a wrong name ends it before anything else is loaded
+    hosts = config.select_hosts(options.host)  # a wrong name ends it before anything else is loaded
+    if options.image and all(host.runtime == "none" for host in hosts):
+        raise UsageError(f"--image: host {options.host} runs no container", hint="name a host with another `runtime`")
     from ci_tasks.records import together
     from ci_tasks.run.checkout_source import ExecutionOptions, RunRequest
     from ci_tasks.run.label import changed_runs, in_turn, run
@@ -202,7 +205,6 @@ def _run(options: RunOptions, events: EventStream | None) -> BatchResult:
 
 def _last_failed(label: str, source: CheckoutSource, parts: Sequence[RunRequest]) -> list[RunRequest]:
     """The rows of `parts` that `--last-failed` selects. Raises UsageError if there are none."""
-    from ci_tasks.errors import UsageError
     from ci_tasks.records import PASSED
     from ci_tasks.results.history import latest
 

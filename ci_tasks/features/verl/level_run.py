@@ -388,14 +388,10 @@ def _run(trees: LevelTrees, run: TrialRun, events: EventStream | None) -> Outcom
     # At level 5 the curves decide, whatever the level's own criteria say of a training that came to its end.
     learned = asked.level == 5 and training and training.exit_code == 0 and last
     return Outcome(
-        run.setting,
-        run.rows[0],
-        rules.PASSED if learned else _STATUSES.get(summary.result, summary.result),
+        run.setting, run.rows[0], rules.PASSED if learned else _STATUSES.get(summary.result, summary.result),
         signature=re.sub(r"\d+|/\S+", "…", summary.sentence),
-        reason="" if summary.result == PASS else f"{summary.result}: {summary.sentence}",
-        run=record.id,
-        log=RunDir(run_dir).log,
-        image=image_identity(record),
+        reason="" if summary.result == PASS else f"{summary.result}: {summary.sentence}", run=record.id,
+        log=RunDir(run_dir).log, image=image_identity(record),
         gpus=", ".join(sorted(gpu.name for gpu in record.environment.gpus)),
         metrics={"reward": fmean(last), "reward error": stdev(last) / len(last) ** 0.5} if last else {},
-    )
+    )  # fmt: skip
