@@ -106,9 +106,9 @@ def known_deviations(batches: Sequence[str], records: Sequence[RunRecord]) -> se
     first = min(batches, default="")
     labels = {name: re.sub(r"-\d$", "", name[len("20260101-120000") :]) for name in store.batches()}  # `-2` in a second
     earlier = [name for name, label in labels.items() if name < first and label == labels.get(first)]
-    paths = {record.checkout.path for record in records if record.checkout is not None}
+    paths = {record.checkout and record.checkout.path for record in records}
     for name in sorted(earlier, reverse=True):
         rows = [load_record(run) for _, run in store.rows_of(name)]
-        if any(record.checkout is not None and record.checkout.path in paths for record in rows):
+        if any((record.checkout and record.checkout.path) in paths for record in rows):
             return {deviation for record in rows if record.started_at for deviation in record.deviations}
     return set()
