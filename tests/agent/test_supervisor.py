@@ -123,7 +123,9 @@ def test_a_cancel_and_a_timeout_end_the_whole_tree(run: Run, until: Until, end: 
 
 
 def test_what_a_job_starts_while_it_is_ended_is_ended_with_it(run: Run, until: Until) -> None:
-    run.start("trap 'setsid sleep 300 & exit 9' TERM; cd $CI_TASKS_RUN_DIR; touch ready; while :; do sleep 0.05; done")
+    # The trap goes before the fork: else bash's child may swallow the signal before it becomes `setsid`.
+    trap = "trap 'trap - TERM; setsid sleep 300 & exit 9' TERM"
+    run.start(f"{trap}; touch $CI_TASKS_RUN_DIR/ready; while :; do sleep 0.05; done")
     until(lambda: run.has("ready"))
     run.cancel()
     run.ended()
