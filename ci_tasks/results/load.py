@@ -108,7 +108,9 @@ def known_deviations(batches: Sequence[str], records: Sequence[RunRecord]) -> se
     earlier = [name for name, label in labels.items() if name < first and label == labels.get(first)]
     paths = {record.checkout and record.checkout.path for record in records}
     for name in sorted(earlier, reverse=True):
-        rows = [load_record(run) for _, run in store.rows_of(name)]
-        if any((record.checkout and record.checkout.path) in paths for record in rows):
+        runs = [run for _, run in store.rows_of(name)]
+        known = load_record(runs[0]) if runs else None  # one record tells whose they are: there may be many runs
+        if known is not None and (known.checkout and known.checkout.path) in paths:
+            rows = map(load_record, runs)
             return {deviation for record in rows if record.started_at for deviation in record.deviations}
     return set()

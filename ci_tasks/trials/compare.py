@@ -131,11 +131,12 @@ def compare(
 
 def _checked(verdict: rules.TrialVerdict, outcomes: Sequence[rules.Outcome], runner: Runner) -> rules.TrialVerdict:
     """The verdict; nothing is told of a tree that does not run the test that fails on the base."""
+    if verdict.word not in (FIXED, FINE):
+        return verdict
     base, yours = ([one for one in outcomes if one.setting == side] for side in (BASE, YOURS))
     failed = [runner.record(one).triage for one in base if one.status == FAILED]
     why = runner.not_run([test for triage in failed if triage for test in triage.tests], yours)
-    is_told = verdict.word in (FIXED, FINE) and why
-    return rules.TrialVerdict(CANNOT_TELL, f"your tree passes, but {why}") if is_told else verdict
+    return rules.TrialVerdict(CANNOT_TELL, f"your tree passes, but {why}") if why else verdict
 
 
 def _in_ci(source: CheckoutSource, label: str, rows: Sequence[Row]) -> list[str]:
