@@ -71,15 +71,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays: no search for garbage looks through it again."""
+    """Garbage is looked for between tests, and not in what was collected: a finalizer in the middle of a test may fail
+    where that has used up the stack, and what it says is another test's."""
     gc.freeze()
+    gc.disable()
+
+
+def pytest_runtest_teardown() -> None:
+    gc.collect(1)
 
 
 def _is_long(item: pytest.Item) -> bool:
     """Whether the test runs the program as a person does, or a real server."""
-    return not {"person", "engine", "docker_daemon", "podman", "slurm", "sshd"}.isdisjoint(
-        getattr(item, "fixturenames", ())
-    )
+    fixtures = getattr(item, "fixturenames", ())
+    return not {"person", "engine", "docker_daemon", "podman", "slurm", "sshd"}.isdisjoint(fixtures)
 
 
 @pytest.hookimpl(optionalhook=True)

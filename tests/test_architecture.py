@@ -313,7 +313,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_595,
     "ci_tasks/workflow": 1_969,
     "docs": 136,
-    "tests": 31_999,
+    "tests": 31_997,
 }
 
 

@@ -219,10 +219,10 @@ class GpuSampler:
         self._write(GpuSample(t=round(time.time(), 2), ended=True, kernel_log=was_read))
 
     def _run(self) -> None:
-        """Until the end of the job, or until nvidia-smi fails: another one may hang in the driver for ever."""
-        problem = ""
+        """Once, then until the end of the job, or until nvidia-smi fails: another may hang in the driver for ever."""
         self.found = parse_gpus(run_program(QUERY_GPUS, TIMEOUT).out)
-        while not (problem or self._stopped.is_set()):
+        is_over = False
+        while not is_over:
             at = round(time.time(), 2)
             answer = run_program(QUERY_SAMPLES, TIMEOUT)
             apps = parse_apps(run_program(QUERY_APPS, TIMEOUT).out)
@@ -233,10 +233,10 @@ class GpuSampler:
                 on_gpu = tuple(process for uuid, process in listed if uuid == sample.uuid)
                 if not own or sample.uuid in own:
                     self.add(replace(sample, processes=on_gpu))
-            problem = "" if answer.code == 0 else "nvidia-smi failed: %s" % answer.last_line[:200]
-            self._stopped.wait(SAMPLE_SECONDS)
-        if problem:
-            self._write(GpuSample(t=round(time.time(), 2), problem=problem))
+            if answer.code:
+                problem = "nvidia-smi failed: %s" % answer.last_line[:200]
+                self._write(GpuSample(t=round(time.time(), 2), problem=problem))
+            is_over = answer.code != 0 or self._stopped.wait(SAMPLE_SECONDS)
 
     def _process(self, app: GpuProcess, containers: Sequence[str]) -> Tuple[str, GpuProcessSample]:
         """A process on a GPU, with the GPU's UUID. Those of a MIG device are listed under that, or `MIG-` and that."""

@@ -257,11 +257,7 @@ def test_what_an_earlier_step_decides_is_refused_wherever_it_stands(part: str, r
         ("- run: x\n  timeout-minutes: soon\n", "", "timeout-minutes is a number"),
         ("- run: x\n  timeout-minutes: ${{ hashFiles('x') }}\n", "", "needs hashFiles, which is known only while"),
         *(
-            (
-                f"- uses: actions/checkout@v4\n  with: {{{key}: other}}\n- run: x\n",
-                "",
-                f"checks out something else ({key})",
-            )
+            (f"- uses: actions/checkout@v4\n  with: {{{key}: x}}\n- run: x\n", "", f"checks out something else ({key})")
             for key in ("repository", "path", "ref")
         ),
         ("- uses: actions/setup-python@v5\n- run: x\n", "", "does not say which Python"),
