@@ -47,6 +47,8 @@ def started(compared: str, labels: Sequence[LabelStart], width: int | None = Non
     starting = [(each.label, each.workflow, each.why or each.starts) for each in labels if each.starts != "no"]
     others = [(each.label, each.workflow, each.why) for each in labels if each.starts == "no"]
     lines = [compared, *Table(starting, ("LABEL", "WORKFLOW", "STARTS")).text(width)]
+    if any(each.starts == "?" for each in labels):
+        lines.append("`jobs LABEL` lists a label's rows, and of the label for changed tests those of your change")
     return [*lines, "", *Table(others, ("NOT STARTED", "WORKFLOW", "WHY")).text(width)] if others else lines
 
 

@@ -352,19 +352,11 @@ class RowPlanner:
         paths = executor.paths(self.batch.run_dir(number))
         event = replace(self.job_rows.context, workspace=f"{paths.run}/workspace")
         place = RunLocation(
-            id=self.batch.run_id(number),
-            run_dir=paths.run,
-            checkout=self.checkout,
-            python=executor.find_python(self._python_version(row)),
-            environments=paths.setups,
-            store=paths.environments,
-            fresh=request.fresh_env,
-            lock_dir=paths.locks,
-            starts_ray=self._starts_ray(row),
-            keep=request.keep,
-            image=request.image,
-            probe=self._probe if request.probe else None,
-        )
+            id=self.batch.run_id(number), run_dir=paths.run, checkout=self.checkout,
+            python=executor.find_python(self._python_version(row)), environments=paths.setups, store=paths.environments,
+            fresh=request.fresh_env, lock_dir=paths.locks, starts_ray=self._starts_ray(row), keep=request.keep,
+            image=request.image, probe=self._probe if request.probe else None,
+        )  # fmt: skip
         return make_plan(self.source.workflow, self.job_rows.job, row, session.spec, event, self.overrides, place)
 
     @cached_property

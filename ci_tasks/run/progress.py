@@ -24,7 +24,7 @@ from ci_tasks.safe_output import LogFilter, SafeStream, escape, terminal_of, ter
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_REMINDER_SECONDS = 60.0  # seconds of silence after which plain output says what still runs
+_REMINDER_SECONDS = 30.0  # seconds of silence after which plain output says what still runs
 _LONGEST_LINE = 1000  # characters of a plain line
 _MAX_REMINDED = 20  # rows in one reminder
 _REFRESHES_PER_SECOND = 4.0  # a second; to draw 50 lines takes tens of milliseconds

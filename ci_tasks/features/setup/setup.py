@@ -28,7 +28,7 @@ from ci_tasks.planning.actions import version_matches
 from ci_tasks.planning.checkout_files import only_defines_tests
 from ci_tasks.planning.pip_commands import entry, install_commands, merged, name_of, replacement, suggested_override
 from ci_tasks.planning.planner import wanted_python
-from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, RunRecord, overall
+from ci_tasks.records import BLOCKED, CANCELLED, EXIT_CODES, PASSED, RunRecord, overall
 from ci_tasks.resources import shown, users_hosts
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest, event_context, open_source
 from ci_tasks.run.find_rows import list_jobs
@@ -130,7 +130,8 @@ def set_up(options: SetupOptions) -> SetupResult:
     written = installed and add_overrides(file, entries, f"for {source.path.name}")
     if installed:
         words = [f"--{name}={value}" for name in ("repo", "workflow") if (value := getattr(options, name))]
-        print(f"\nnext: `{shlex.join(['ci-tasks', 'run', *words, label])}` runs all its rows")
+        word = "" if status == PASSED else "not every row passed, as said above; "
+        print(f"\n{word}next: `{shlex.join(['ci-tasks', 'run', *words, label])}` runs all its rows")
     if status == BLOCKED:
         print("\nanother index or version does not fix the install steps; nothing was written")
     tried = [{"row": record.row, "status": record.status, "reason": record.reason} for record in records]

@@ -174,7 +174,7 @@ def _remarks(bridge: Path, image: str) -> Iterator[str]:
     if image and "@sha256:" not in image and (not tag or _MOVING.search(tag)):
         yield f"image {image} has a tag that moves: pin a release, or the digest that ran"
     if not (bridge / "3rdparty/Megatron-LM/megatron/core").is_dir():
-        yield f"{bridge}/3rdparty/Megatron-LM is empty, so megatron.core is the image's: git submodule update --init"
+        yield f"{bridge}/3rdparty/Megatron-LM is empty: megatron.core is the image's, or git submodule update --init"
 
 
 # -- of a run that has ended -------------------------------------------------------------------------------------------

@@ -233,20 +233,12 @@ def evidence_of(chosen: Candidate, candidates: Iterable[Candidate], exit_code: i
     code = int(said[1]) if said else None if raised else exit_code
     metric, direction = _crossed(place.source_line, message)
     return replace(
-        place,
-        exception=exception,
-        message=stable(message),
-        file=place.source_path.rsplit("/", 1)[-1],
-        metric=metric,
-        direction=direction,
-        parameters=_parameters_in(message),
-        http_status=next((int(one[1] or one[2]) for one in _HTTP.finditer(message)), None),
-        path=_path_in(message),
-        exit_code=code,
-        signal=_signal(message, code) if ended else "",
-        command=_command_in(message) if exception in _ENDED else "",
-        number=_number(exception, message),
-    )
+        place, exception=exception, message=stable(message), file=place.source_path.rsplit("/", 1)[-1], metric=metric,
+        direction=direction, parameters=_parameters_in(message),
+        http_status=next((int(one[1] or one[2]) for one in _HTTP.finditer(message)), None), path=_path_in(message),
+        exit_code=code, signal=_signal(message, code) if ended else "",
+        command=_command_in(message) if exception in _ENDED else "", number=_number(exception, message),
+    )  # fmt: skip
 
 
 def exception_name(name: str) -> str:
