@@ -309,7 +309,7 @@ BUDGETS = {
     "ci_tasks/planning": 1_630,
     "ci_tasks/report": 1_110,
     "ci_tasks/results": 1_527,
-    "ci_tasks/run": 2_615,
+    "ci_tasks/run": 2_617,
     "ci_tasks/trials": 1_595,
     "ci_tasks/workflow": 1_969,
     "docs": 136,

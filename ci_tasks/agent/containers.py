@@ -177,7 +177,7 @@ def shell(run_dir: str) -> int:
         return _shell_in_new_container(last, containers.paths)
     if os.path.isdir(containers.plan.workspace):
         return _shell_in_workspace(containers.plan, containers.paths.path)
-    _say("the run's container and workspace are gone: a retry took them, or it failed without `--keep`")
+    _say("the run's container and workspace are gone: a retry took them, or `--keep` was not given")
     return 2
 
 

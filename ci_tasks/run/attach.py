@@ -326,7 +326,9 @@ def shell(name: str) -> int:
     remote = read_remote(run)
     if remote is None:
         if not os.path.exists(run.agent):  # it has ended, and left only its results
-            raise UsageError("the run's container and workspace are gone", hint="a retry took them, or it failed without --keep")
+            raise UsageError(
+                "the run's container and workspace are gone", hint="a retry took them, or --keep was not given"
+            )
         return subprocess.call([sys.executable, "-I", run.agent, "shell", run.path])
     from ci_tasks.hosts.ssh import SSHConnection
 

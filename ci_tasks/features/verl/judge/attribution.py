@@ -29,7 +29,7 @@ class Stage(NamedTuple):
     follow_up: str
 
 
-_PATH_FIX = "environment fix: PYTHONPATH, of Ray workers in runtime_env.env_vars.PYTHONPATH, or an image with megatron.core"
+_PATH_FIX = "environment fix: PYTHONPATH, for Ray runtime_env.env_vars.PYTHONPATH, or an image with megatron.core"
 WRONG_PATH = Stage("the import of the local Bridge checkout", ENVIRONMENT, _PATH_FIX)
 OWN_IMPORT = Stage("the Bridge checkout's own imports", CHANGE, "provider fix: one of its imports is missing or broken")
 _DOWNLOAD_FIX = "environment fix: download the model first; HF_HOME, HF_HUB_CACHE, and MODEL_PATH on a disk with room"
