@@ -217,6 +217,11 @@ class RunEnvironment(Environment):
         """The digest of the first container's image, with the name that it was pulled by."""
         return next((digest for container in self.containers for digest in container.digests), None)
 
+    @property
+    def image_identity(self) -> str:
+        """The digest, or of an image that was never pulled its id; "" if no container was seen."""
+        return self.digest or next((container.image_id for container in self.containers), "")
+
 
 @dataclass(frozen=True)
 class GpuPeaks:

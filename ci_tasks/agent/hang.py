@@ -220,17 +220,12 @@ def collect(run_dir: str, reason: str, request: str) -> None:
     collectives, problems = recorded_collectives([process.env for process in found], DUMP_SECONDS)
     could_not = ["%s: %s" % (place, why) if place else why for place, one in seen.items() for why in one.could_not]
     facts = HangFacts(
-        taken_at=round(time.time(), 3),
-        reason=cast("Reason", reason),
-        request=request,
-        seconds=round(time.monotonic() - began, 3),
-        processes=found,
-        gone=tuple(_dead(probed, found)),
+        taken_at=round(time.time(), 3), reason=cast("Reason", reason), request=request,
+        seconds=round(time.monotonic() - began, 3), processes=found, gone=tuple(_dead(probed, found)),
         lines={place: text for one in seen.values() for place, text in one.lines.items()},
-        ras={place: one.ras[""] for place, one in seen.items() if one.ras},
-        collectives=collectives,
+        ras={place: one.ras[""] for place, one in seen.items() if one.ras}, collectives=collectives,
         could_not=(*could_not, *own.problems, *problems),
-    )
+    )  # fmt: skip
     _write(paths, masked_record(facts, run_directory.secret_values(run_directory.read_plan(paths))))
 
 

@@ -311,10 +311,11 @@ def _unfinished(before: Status, state: Optional[SlurmJobState], problem: str) ->
 
 
 def _cancel_job(run_dir: str, job: SlurmJob, kill: bool) -> None:
-    """Ask the agent, which is the batch script, to end its job in order. A job without one, or with `kill`, is ended at
-    once; one that was not submitted yet never is. Raises CancelError, OSError."""
-    is_over = read_status(RunDir(run_dir)).concluded  # the job can write that too, so it is ended all the same
-    state = query([job.id])[0].get(job.id) if job.id and not (kill or is_over) else None
+    """Ask the agent, which is the batch script, to end its job in order. A job without one (a prolog may still run), or
+    with `kill`, is ended at once; one that was not submitted yet never is. Raises CancelError, OSError."""
+    status = read_status(RunDir(run_dir))
+    asks = status.has_agent and not status.concluded  # the job can write that too, so it is ended all the same
+    state = query([job.id])[0].get(job.id) if job.id and asks and not kill else None
     if not job.id:
         record_end(run_dir, ("cancelled", NEVER_SUBMITTED, None))
         job = read(run_dir) or job

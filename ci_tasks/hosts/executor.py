@@ -14,10 +14,11 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ci_tasks.agent import archive
 from ci_tasks.agent.__main__ import create
@@ -62,12 +63,27 @@ class PreparedRow:
         return self.setup is None and bool(self.plan.workspace)
 
 
+def _store_of(source: Path) -> Path:
+    """Where the objects of a checkout stay from one command to the next."""
+    return make_home() / "sync" / hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
+
+
+@contextmanager
+def temporary_checkout() -> Iterator[Path]:
+    """A directory for the checkout of one command, whose objects end with it."""
+    with TemporaryDirectory(prefix="ci-tasks-") as scratch:
+        place = Path(scratch, "source")
+        try:
+            yield place
+        finally:
+            shutil.rmtree(_store_of(place), ignore_errors=True)
+
+
 def take_host_snapshot(
     source: Path, rev: str | None, overlays: Sequence[OverlaySource] = (), large: OnLarge = None
 ) -> Snapshot:
     """The working tree of `source`, or its revision, with the overlays, as objects that can be sent."""
-    name = hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
-    return take_snapshot(source, make_home() / "sync" / name, rev=rev, overlays=overlays, large=large)
+    return take_snapshot(source, _store_of(source), rev=rev, overlays=overlays, large=large)
 
 
 TakeSnapshot = Callable[[Path, "str | None", "Sequence[OverlaySource]", OnLarge], Snapshot]
@@ -455,7 +471,8 @@ class InstallLog:
             return f"{blocked} (log {log})"
         triage = log_triage(self._run, JobEnd("exit", code or 1))
         lines = [triage.text, triage.line, *(each.line for each in triage.candidates)]
-        return f"the install steps ended with {code}: {next(filter(None, lines), 'no output')} (log {log})"
+        shown = "no exit code" if code is None else code
+        return f"the install steps ended with {shown}: {next(filter(None, lines), 'no output')} (log {log})"
 
 
 def remove_setup(directory: str) -> list[str]:

@@ -37,7 +37,8 @@ def group_of(cause: str) -> str:
 @dataclass(frozen=True)
 class JobEnd:
     """How a run ended, from its status.json. `end` is None if the runner vanished before it could say. `oom_kills`
-    counts what the kernel of the job's only host killed for its memory meanwhile; None if that is not known."""
+    counts what the kernel of the job's only host killed for its memory meanwhile; None if that is not known. `cut` is
+    why the end says nothing of the job: docker was still pulling, or went away."""
 
     end: str | None
     exit_code: int | None
@@ -45,6 +46,7 @@ class JobEnd:
     timeout_minutes: float = 0
     log_error: str = ""
     oom_kills: int | None = None
+    cut: str = ""
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,9 @@ INCONCLUSIVE = ("cancelled", "skipped", "neutral", "action_required", "stale")
 GITHUB, PUBLIC_API = "github.com", "https://api.github.com"
 # Server errors and broken connections are tried again, for 15 s in all; a rate limit may last an hour and is not.
 _RETRIES = Retry(
-    total=4,
-    backoff_factor=1,
-    status_forcelist=(500, 502, 503, 504),
-    raise_on_status=False,
-    redirect=False,
+    total=4, backoff_factor=1, status_forcelist=(500, 502, 503, 504), raise_on_status=False, redirect=False,
     respect_retry_after_header=False,
-)
+)  # fmt: skip
 _URL_HINT = (
     "as https://github.com/OWNER/REPO/actions/runs/RUN, …/actions/runs/RUN/job/JOB, …/pull/N or …/commit/SHA, "
     "on any GitHub host"

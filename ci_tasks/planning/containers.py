@@ -32,13 +32,9 @@ _HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
 def container_rules(host: HostSpec, id: str, run_dir: str, lock_dir: str, images: Mapping[str, str]) -> ContainerRules:
     """What the container adapter does with CI's `docker run`: see agent.docker_adapter. `images`: CI's → ours."""
     rules = ContainerRules(
-        runtime=host.runtime,
-        pull=host.pull,
-        image=images,
-        mounts=host.mounts,
-        network=host.network,
+        runtime=host.runtime, pull=host.pull, image=images, mounts=host.mounts, network=host.network,
         env={LOCK_DIR_ENV: lock_dir} if host.simulate else {},
-    )
+    )  # fmt: skip
     return rules_of_run(rules, id, run_dir)
 
 

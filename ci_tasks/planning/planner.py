@@ -130,10 +130,12 @@ class _Planning:
         script = self._script(steps, directory)
         if script.venv and install.texts:
             script = replace(script, venv=replace(script.venv, installing=len(install.texts)))
-        probe = location.probe if script.has_venv or (row.image and host.runtime in ENGINES) else None
+        is_own = script.has_venv or bool(row.image and host.runtime in ENGINES)
+        probe = location.probe if is_own or not row.image else None
         if location.checkout.overlays:
-            probe = with_overlays(probe, location.checkout, self.event.workspace, row, host)
-        script = replace(script, probe=probe is not None, secrets=_secrets(script, host))
+            probe = with_overlays(probe if is_own else None, location.checkout, self.event.workspace, row, host)
+        by_path = probe is not None and (script.has_venv or not row.image)
+        script = replace(script, probe=by_path, secrets=_secrets(script, host))
         texts = [step.text for step in steps] + [" ".join(script.container)]
         images = {row.image: location.image} if row.image and location.image else {}
         rules = containers.container_rules(host, location.id, location.run_dir, location.lock_dir, images)
@@ -194,16 +196,12 @@ class _Planning:
     def _setup(self, directory: str) -> Plan:
         host, location, (shared, _), install = self.host, self.location, self.steps.split(), self._install()
         script = Script(
-            title=f"Install steps of {self.row.job}",
-            commit=location.checkout.commit,
-            workspace=self.event.workspace,
-            env=self._setup_env(shared),
-            steps=shared,
-            is_setup=True,
+            title=f"Install steps of {self.row.job}", commit=location.checkout.commit, workspace=self.event.workspace,
+            env=self._setup_env(shared), steps=shared, is_setup=True,
             venv=Venv(location.python[0], f"{directory}/venv", installing=len(shared) if install.texts else 0),
             github={name: value for name, value in self._github().items() if name != "GITHUB_SHA"},
             artifacts=self.event.artifacts,
-        )
+        )  # fmt: skip
         script = replace(script, secrets=_secrets(script, None))
         return Plan(
             id=posixpath.basename(directory), secrets=tuple(script.secrets), host_env=host.env,
@@ -257,17 +255,10 @@ class _Planning:
             env = _with_tests(env, tests)
             steps = [replace(step, env=_with_tests(step.env, tests)) for step in steps]
         return Script(
-            title=f"{row.label} / {row.row}",
-            commit=location.checkout.commit,
-            workspace=self.event.workspace,
-            env=env,
-            steps=steps,
-            venv=venv,
-            setup=setup,
-            container=container,
-            github=self._github(),
+            title=f"{row.label} / {row.row}", commit=location.checkout.commit, workspace=self.event.workspace, env=env,
+            steps=steps, venv=venv, setup=setup, container=container, github=self._github(),
             artifacts=self.event.artifacts,
-        )
+        )  # fmt: skip
 
     def _github(self) -> dict[str, str]:
         """The variables that GitHub's runner sets; the ones for a pull request's number or its servers mean nothing."""
@@ -348,13 +339,8 @@ def retry_plan(before: Plan, *, id: str, run_dir: str, earlier_dir: str, step: i
     said = Deviation(RETRIED, "all steps", here, why)
     others = (deviation for deviation in before.deviations if deviation.what not in (CODE, CONVERTED, RETRIED))
     return replace(
-        before,
-        id=id,
-        checkout=checkout,
-        script=retried(before.script, step, commits, directories),
-        container=rules,
-        keep=True,
-        retry_of=before.id,
+        before, id=id, checkout=checkout, script=retried(before.script, step, commits, directories), container=rules,
+        keep=True, retry_of=before.id,
         retry=records.Retry(directories, step, before.checkout.commit, before.checkout.flat or before.checkout.tree),
         deviations=(*code_deviations(checkout), *others, said),
-    )
+    )  # fmt: skip

@@ -242,7 +242,7 @@ export VIRTUAL_ENV=$_venv PATH=$_venv/bin:$PATH PIP_USER=0
 #: [PROBE]
 #: Into the row's own venv: what lies below it, and the host's Python, serve others too. Interpreters that the job makes
 #: get it by PYTHONPATH.
-for _name in "$_venv"/lib/python*/site-packages; do
+for _name in ${_venv:+"$_venv"/lib/python*/site-packages}; do
   cp -f -- "$CI_TASKS_RUN_DIR"/bin/probe/ci_tasks_probe* "$_name" 2> /dev/null ||
     echo "ci-tasks: $_name cannot be written, so the probe does not see its processes" >&2
 done

@@ -78,7 +78,7 @@ class Script:
 
     `container` are the words of a job-level container: options for `docker run`, and the image last. `setup` is the
     directory of the shared install steps that the script waits for; `is_setup` says that it is these steps itself.
-    `probe`: the venv gets the probe. `artifacts` are what other jobs uploaded, by name: tar.gz in base64.
+    `probe`: PYTHONPATH and the venv get the probe. `artifacts` are what other jobs uploaded, by name: tar.gz in base64.
     """
 
     title: str
@@ -116,7 +116,7 @@ def render(script: Script) -> str:
         _container(script) if script.container else "",
         part("SETUP", directory=shlex.quote(script.setup)) if script.setup else "",
         _venv(script.venv) if script.venv else "",
-        part("PROBE") if script.probe and script.has_venv else "",
+        part("PROBE") if script.probe else "",
         part("ADAPTER") if not script.container else "",
         *(part("ARTIFACT", artifact=shlex.quote(name), text=packed) for name, packed in script.artifacts.items()),
         *_steps(script),
@@ -210,17 +210,13 @@ def _step(number: int, step: PlannedStep, workspace: str) -> str:
     on_success, decides = _decision("_on_success", step.on_success)
     on_failure, decides_too = _decision("_on_failure", step.on_failure)
     return part(
-        "STEP",
-        decide=decides + decides_too,
-        begin=f"{shlex.quote(shown)} {on_success} {on_failure} {event}",
+        "STEP", decide=decides + decides_too, begin=f"{shlex.quote(shown)} {on_success} {on_failure} {event}",
         directory=_directory(step.directory, workspace),
         exports="".join(f"    {_of_step(key, value, step.late)}\n" for key, value in step.env.items()),
         late=_late(step),
-        words=("" if whole else "-n ") + " ".join([*limit, *(shlex.quote(word) for word in step.words)]),
-        mark=mark,
-        text=step.text if whole else step.text + "\n",
-        end=of_step,
-    )
+        words=("" if whole else "-n ") + " ".join([*limit, *(shlex.quote(word) for word in step.words)]), mark=mark,
+        text=step.text if whole else step.text + "\n", end=of_step,
+    )  # fmt: skip
 
 
 def _decision(variable: str, holds: bool | str) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from ci_tasks.agent.records import (
     Event,
     GpuSample,
     RunDescription,
+    Status,
 )
 from ci_tasks.agent.run_directory import RunDir, read_description, read_if_readable, read_plan, read_remote
 from ci_tasks.errors import Blocked, some
@@ -42,6 +43,7 @@ _ROOTS = ("", "src", "python")  # of a checkout, where projects have their packa
 _MOST_PASSED = 3  # logs of runs that passed, with which one that failed is compared
 _MOST_NAMED = 10  # withheld artifacts; left-out.json has them all
 _LARGEST_SAMPLES = 1 << 23
+_NO_DAEMON = "containers may be left: "
 HangAnalysis = Callable[[HangFacts], Hang]
 """Why a run hangs: what was seen of its processes."""
 
@@ -51,12 +53,13 @@ def judge_run(run: RunDir) -> RunRecord:
     _mask_leftovers(run)
     plan, status, events = read_description(run), run_directory.read_status(run), events_of(run)
     error, log_error = status.error or "", status.log_error or ""
-    ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, status.oom_kills)
+    invocations = read_if_readable(DockerInvocations, run.docker)
+    calls = invocations.calls if invocations else ()
+    cut = _why_cut(status, events, calls)
+    ended = JobEnd(status.end, status.exit_code, error, plan.timeout_minutes, log_error, status.oom_kills, cut)
     facts, triage = _read_log(run, ended, plan)
     junit = read_junit(pieces_of(run.junit))
     evidence = collect_evidence(junit, facts, defines_tests=plan.defines_tests, takes_locks=plan.takes_locks)
-    invocations = read_if_readable(DockerInvocations, run.docker)
-    calls = invocations.calls if invocations else ()
     contained = any(call.runtime in ("docker", "podman") for call in calls)
     verdict = judge(ended, evidence, facts, test=plan.test, containers=contained, triage=triage)
     if verdict.status == PASSED and events and not any(event.event == "step" for event in events):
@@ -75,6 +78,16 @@ def judge_run(run: RunDir) -> RunRecord:
     if status.end == "timeout" or status.stalled:
         record = _with_hang(record, run)
     return save_record(run, _with_gpu_use(record, run, status.ended_at, events))
+
+
+def _why_cut(status: Status, events: Sequence[Event], calls: Sequence[DockerInvocation]) -> str:
+    """Why the end of the run says nothing of its job, whose container never began or ended with its daemon."""
+    last = next((event for event in reversed(events) if event.event in ("pull", "container")), None)
+    may_have_ended = calls and calls[-1].ci[1:2] == ("pull",)
+    if status.end == "timeout" and last and last.event == "pull" and not may_have_ended:
+        return f"docker was still pulling {last.image} at the timeout"
+    is_killed = status.end == "exit" and status.exit_code in (137, 143)
+    return next((line for line in status.left if is_killed and line.startswith(_NO_DAEMON)), "")
 
 
 def _mask_leftovers(run: RunDir) -> None:

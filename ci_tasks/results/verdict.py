@@ -5,6 +5,8 @@ runner gone        any                               lost
 cancelled          any                               cancelled
 error              any                               blocked     (the job could not be started)
 any                the log could not be written      blocked     (whatever it lacks could be the reason)
+timeout            docker was still pulling          blocked
+137, 143           the docker daemon had gone        blocked
 timeout            any                               failed
 125, 126, 127      the adapter's blocked line        blocked
 125                docker's own error                blocked
@@ -102,6 +104,8 @@ def judge(
         return Verdict(BLOCKED, f"the job could not be started: {ended.error}", evidence)
     if ended.log_error:
         return Verdict(BLOCKED, ended.log_error, evidence)
+    if ended.cut and not evidence.failures:
+        return Verdict(BLOCKED, ended.cut, evidence)
     if ended.end == "timeout":
         reason = ended.error or f"timeout after {ended.timeout_minutes:g} min"
         return _at_last_line(FAILED, reason, evidence, log)

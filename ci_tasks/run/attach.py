@@ -281,12 +281,13 @@ def cancel(name: str, config: Config, host: str | None) -> list[LocatedRun]:
             run.poll()
             run.cancel()
         watch(runs)
-        for run in runs:
-            record = run.record()
-            if record.status == LOST and record.started_at:
-                raise Blocked(f"{run.id}: {record.reason}")
+        records = {run.id: run.record() for run in runs}
+    for id, record in records.items():
+        if record.status == LOST and record.started_at:
+            raise Blocked(f"{id}: {record.reason}")
+    statuses = {id: record.status for id, record in records.items() if record.exit_code == 0}  # it ended by itself
     ended = [(id, run) for id, run in found if id in concerned or not store.is_row(id)]
-    return [LocatedRun(id, CANCELLED, run.path) for id, run in ended]
+    return [LocatedRun(id, statuses.get(id, CANCELLED), run.path) for id, run in ended]
 
 
 def _may_run(run: RunDir) -> bool:

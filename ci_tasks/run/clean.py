@@ -77,7 +77,8 @@ def clean(config: Config, host: str, *, days: float | None, everything: bool) ->
         _print([*pruned.lines, *(f"  left: {each}" for each in pruned.left)])
         cleaned += [CleanedRun("packages that runs share", pruned.left)] if pruned.left else []
         runs = connection.request(Request("runs")).runs
-        if everything and not any(run.alive or not is_here for run in runs):
+        is_used = any(_is_active(store.home() / "runs" / batch) for batch in store.batches())
+        if everything and not is_used and not any(run.alive or not is_here for run in runs):
             cleaned.append(_remove_the_rest(connection, spec))
             _print(cleaned[-1].lines)
         home = connection.hello().home

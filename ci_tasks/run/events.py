@@ -312,7 +312,8 @@ def resumable(label: str, checkout: str, only: str | None, rows: Sequence[str] =
             return journal
     if rows:
         return None
-    message = f"no command of label {label} on this checkout is unfinished"
+    which = f" with rows of --only {only} alone" if only else ""
+    message = f"no command of label {label}{which} on this checkout is unfinished"
     raise UsageError(message, hint="`ci-tasks runs` lists what ran")
 
 

@@ -19,6 +19,7 @@ from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRe
 from ci_tasks.run.events import EventStream
 from ci_tasks.run.label import execute_label
 from ci_tasks.trials.bisection import ENDS, FOUND, Bisect, CommitGraph
+from ci_tasks.trials.report import moved_images
 from ci_tasks.trials.rules import TrialVerdict
 from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, cost, rows_named
 from ci_tasks.trials.words import BISECT, CANCELLED
@@ -175,7 +176,8 @@ def _result(trial: Trial, search: Search) -> BisectionResult:
         return BisectionResult(CANCELLED, BISECT[CANCELLED], (), runs)
     verdict = trial.verdict(trial.rows[0])
     effort = f"{counted(runs, 'run')} of {counted(len({one.setting for one in trial.outcomes}), search.noun)}"
-    print("\n".join(["", *_culprit(search, verdict), effort]), flush=True)
+    images = moved_images(trial.outcomes) if search.axis != IMAGE else []
+    print("\n".join(["", *_culprit(search, verdict), *images, effort]), flush=True)
     candidates = []
     for key, share in verdict.likely:
         commit, image = search.settings[key], key if search.axis == IMAGE else ""

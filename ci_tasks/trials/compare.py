@@ -124,6 +124,7 @@ def compare(
     for row, outcomes in samples.items():
         for side in (YOURS, BASE):
             lines += report.failures(f"{row}, {side}", [one for one in outcomes if one.setting == side])
+    lines += report.moved_images(trial.outcomes)
     lines += ["", *paragraph(f"{word}{_PROMISES.get(word, '')}", width)]
     print("\n".join(lines), flush=True)
     return ComparisonResult(word, COMPARE[word], label, host, base.commit, yours.commit, ERROR, RISE, rows)

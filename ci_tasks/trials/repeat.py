@@ -94,6 +94,7 @@ def _print(trial: Trial, runner: Runner, rule: Repeat, label: str) -> None:
     sides = {row: report.side(of, _TREE, verdicts[row].interval) for row, of in outcomes.items()}
     lines = ["", *report.rates(verdicts, {"FAILED": sides}, width)] if outcomes else []
     lines += [line for row, of in outcomes.items() for line in report.failures(row, of)]
+    lines += report.moved_images(trial.outcomes)
     lines += ["", *results.deviations([runner.record(one) for one in trial.outcomes], width), ""]
     words = Counter(verdict.word for verdict in verdicts.values())
     summary = ", ".join(f"{word} ({counted(count, 'row')})" for word, count in words.items()) or "no row ran"

@@ -53,6 +53,15 @@ def rates(
     return Table(body, ("RESULT", "ROW", *sides, "WHY")).text(width)
 
 
+def moved_images(outcomes: Sequence[Outcome]) -> list[str]:
+    """Which rows had several images in one trial."""
+    images: dict[str, set[str]] = {}
+    for one in outcomes:
+        images.setdefault(one.row, set()).update([one.image] * bool(one.image))
+    why = "a tag moved, or the trees name several; `--image NAME@sha256:…` pins one"
+    return [f"{one_line(row)}: its runs had {len(had)} images: {why}" for row, had in images.items() if len(had) > 1]
+
+
 def failures(row: str, outcomes: Sequence[Outcome]) -> list[str]:
     """Each way of failing with the line that explains it and its log, then what was not counted; the last of a kind
     stands for its like."""

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ci_tasks import safe_output
@@ -33,7 +32,7 @@ from ci_tasks.agent.run_directory import RunDir, read_record
 from ci_tasks.checkout.snapshot import Snapshot, materialize
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError, counted
-from ci_tasks.hosts.executor import take_host_snapshot
+from ci_tasks.hosts.executor import take_host_snapshot, temporary_checkout
 from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
 from ci_tasks.report.table import duration
 from ci_tasks.resources import make_home
@@ -226,8 +225,7 @@ class PinnedTree:
 @contextmanager
 def pinned(source: CheckoutSource, base: str | None) -> Iterator[PinnedTree]:
     """What `source` is now, for as long as the block lasts. Raises CheckoutError."""
-    with TemporaryDirectory(prefix="ci-tasks-") as scratch:
-        clone = Path(scratch, "source")
+    with temporary_checkout() as clone:
         overlays = source.given.overlays
         yield PinnedTree(materialize(source.path, clone, rev=source.rev, base=base, overlays=overlays), clone)
 
@@ -331,7 +329,8 @@ def outcome_of(setting: str, record: RunRecord, log: str = "") -> Outcome:
     gpus = ",".join(map(str, sorted(attempt.gpu_ids))) if attempt else ""
     gpus = f"{attempt.node}: {gpus}" if attempt and attempt.node and gpus else gpus
     known = Outcome(setting, record.row, record.status, run=record.id, log=log, host=record.host or "", gpus=gpus)
-    known = replace(known, seconds=record.timings.seconds, reason="" if record.status == PASSED else reason)
+    image, passed = record.environment.image_identity, record.status == PASSED
+    known = replace(known, image=image, seconds=record.timings.seconds, reason="" if passed else reason)
     if not failed:
         return known
     return replace(known, status=FAILED, signature=signature, kind=triage.kind if triage else "")

@@ -394,7 +394,14 @@ def why_not_started(workflow: Workflow, base: str, changed: Sequence[str]) -> st
 def _runs(workflow: Workflow, job: Job, event: EventContext, trigger: str | None) -> tuple[str, str]:
     """Whether the job runs in a workflow that was started, and why not."""
     row = replace(refused_row(job, ""), trigger=trigger)
-    holds = row_resolver(workflow, job, row, event).decide(job.condition)
+    resolver = row_resolver(workflow, job, row, event)
+    holds = resolver.decide(job.condition)
+    needed = {name: _runs(workflow, workflow.jobs[name], event, None)[0] for name in job.needs if name in workflow.jobs}
+    other = next((name for word in ("no", "?") for name, each in needed.items() if each == word), None)
+    if holds is True and other and resolver.decide(job.condition, "skipped") is not True:
+        return needed[other], f"it needs {other}, which does not start" if needed[
+            other
+        ] == "no" else f"only GitHub knows: it needs {other}"
     if holds is not True:
         word, why = ("?", "only GitHub knows:") if isinstance(holds, Unknown) else ("no", "its if is false,")
         return word, " ".join([why, *(job.condition or "").split()])

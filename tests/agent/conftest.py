@@ -19,6 +19,7 @@ import pytest
 from ci_tasks.agent import archive, run_directory
 from ci_tasks.agent import processes as process
 from ci_tasks.agent.docker_argv import ENGINES
+from ci_tasks.agent.files import content_of
 from ci_tasks.agent.records import Event, Status, read_events
 from tests.agent.fake_docker import FAKE, Fake
 from tests.parts.processes import agent_words
@@ -84,7 +85,7 @@ class Run:
         return Path(self.paths.log).read_bytes()
 
     def events(self, name: str | None = None) -> list[Event]:
-        events = read_events(Path(self.paths.events).read_text())
+        events = read_events(content_of(self.paths.events).decode())
         return [event for event in events if name in (None, event.event)]
 
     def has(self, *names: str) -> bool:

@@ -43,47 +43,30 @@ def test_peaks_of_a_gpu() -> None:
 
 
 ODDITIES: dict[str, tuple[list[GpuSample], list[str]]] = {
-    "throttled by heat": (
-        series(41, slowed={"thermal, by hardware": 1.0}) + series(19, 41),
-        ["GPU 1 was throttled (thermal, by hardware) for 41 s"],
-    ),
+    "throttled by heat": (series(41, slowed={"thermal, by hardware": 1.0}) + series(19, 41),
+        ["GPU 1 was throttled (thermal, by hardware) for 41 s"]),
     "a moment at the power cap": (series(3, slowed={"power cap": 1.0}) + series(57, 3), []),
-    "merged lines keep their seconds": (
-        [replace(IDLE, seconds=30.0, slowed={"power cap": 12.0}), *series(30, 30)],
-        ["GPU 1 was throttled (power cap) for 12 s"],
-    ),
-    "memory of a stranger": (
-        series(5) + series(30, 5, processes=(OURS, THEIRS)) + series(25, 35, processes=(OURS,)),
-        ["a process that is not this run's (pid 4242, vllm) held 70 GiB on GPU 1 from 10:31:05 UTC to 10:31:35 UTC"],
-    ),
+    "merged lines keep their seconds": ([replace(IDLE, seconds=30.0, slowed={"power cap": 12.0}), *series(30, 30)],
+        ["GPU 1 was throttled (power cap) for 12 s"]),
+    "memory of a stranger": (series(5) + series(30, 5, processes=(OURS, THEIRS)) + series(25, 35, processes=(OURS,)),
+        ["a process that is not this run's (pid 4242, vllm) held 70 GiB on GPU 1 from 10:31:05 UTC to 10:31:35 UTC"]),
     "of one whose owner is not known nothing is said": (series(60, processes=(UNKNOWN,)), []),
     "nor of a small one": (series(60, processes=(replace(THEIRS, memory=500),)), []),
     "one that proves to be the run's": (
-        series(5, processes=(replace(OURS, owner="unknown"),)) + series(55, 5, processes=(OURS,)),
-        [],
-    ),
+        series(5, processes=(replace(OURS, owner="unknown"),)) + series(55, 5, processes=(OURS,)), []),
     "one that proves to be a stranger's": (
         series(5, processes=(replace(THEIRS, owner="unknown"),)) + series(55, 5, processes=(THEIRS,)),
-        ["a process that is not this run's (pid 4242, vllm) held 70 GiB on GPU 1 from 10:31:00 UTC to the end"],
-    ),
+        ["a process that is not this run's (pid 4242, vllm) held 70 GiB on GPU 1 from 10:31:00 UTC to the end"]),
     "the run's own, which is listed some seconds later": (
-        series(4, used=21 * GIB) + series(56, 4, used=21 * GIB, processes=(OURS,)),
-        [],
-    ),
-    "ECC errors of this run only": (
-        series(10, uncorrected=5) + series(50, 10, uncorrected=7),
-        ["2 uncorrected ECC errors on GPU 1"],
-    ),
+        series(4, used=21 * GIB) + series(56, 4, used=21 * GIB, processes=(OURS,)), []),
+    "ECC errors of this run only": (series(10, uncorrected=5) + series(50, 10, uncorrected=7),
+        ["2 uncorrected ECC errors on GPU 1"]),
     "an ECC counter that began anew": (series(10, uncorrected=5) + series(50, 10), []),
-    "Xids": (
-        [*series(60), *(replace(IDLE, t=START + 8 + at, xid=79) for at in range(2)), replace(IDLE, xid=31)],
-        [
-            "Xid 79 (fallen off the bus) on GPU 1 at 10:31:08 UTC, 2 times",
-            "Xid 31 (bad memory access) on GPU 1 at 10:31:00 UTC",
-        ],
-    ),
+    "Xids": ([*series(60), *(replace(IDLE, t=START + 8 + at, xid=79) for at in range(2)), replace(IDLE, xid=31)],
+        ["Xid 79 (fallen off the bus) on GPU 1 at 10:31:08 UTC, 2 times",
+         "Xid 31 (bad memory access) on GPU 1 at 10:31:00 UTC"]),
     "another GPU's": ([*series(60), *series(60, gpu=0, uuid="GPU-a", slowed={"power brake": 1.0})], []),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("samples", "sentences"), ODDITIES.values(), ids=ODDITIES)

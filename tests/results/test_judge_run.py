@@ -183,6 +183,21 @@ def test_what_the_adapter_saw_replaces_what_the_plan_foresaw(run: RunDir) -> Non
     assert [deviation.what for deviation in judging.judge_run(run).deviations] == ["other", "pull"]
 
 
+CUTS = [
+    ({"exit_code": 143, "left": ["containers may be left: no daemon"]}, "", "blocked"),
+    ({"exit_code": 143}, "", "failed"),
+    ({"end": "timeout", "exit_code": 143}, "pull", "blocked"),
+    ({"end": "timeout", "exit_code": 143}, "container", "failed"),
+]
+
+
+@pytest.mark.parametrize(("status", "event", "judged"), CUTS)
+def test_an_end_that_is_dockers_says_nothing_of_the_code(run: RunDir, status: Any, event: str, judged: str) -> None:
+    write_json(run.status, {**STATUS, **status})
+    Path(run.events).write_text("".join(f'{{"t": 1, "event": "{each}", "image": "a"}}\n' for each in ("pull", event)))
+    assert judging.judge_run(run).status == judged
+
+
 def test_docker_can_only_block_a_run_that_called_it(run: RunDir) -> None:
     Path(run.log).write_text("docker: Error response from daemon: denied\n")
     write_json(run.status, {**STATUS, "exit_code": 125})

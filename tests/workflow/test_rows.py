@@ -284,6 +284,8 @@ jobs:
     steps: [run: a]
   never: {runs-on: x, if: "github.event_name == 'push'", steps: [run: a]}
   unknown: {runs-on: x, if: github.event.pull_request.merged_by.login == 'a', steps: [run: a]}
+  after: {runs-on: x, needs: [always, unknown], steps: [run: a]}
+  after-all: {runs-on: x, needs: [after, never], if: always(), steps: [run: a]}
 """
 
 # `on:`, the base, the changed files, why it does not start. The patterns are those of GitHub's cheat sheet.
@@ -305,6 +307,8 @@ def test_a_job_starts_by_its_label_and_its_if() -> None:
             "w.yml", "unknown", "?", None,
             "only GitHub knows: github.event.pull_request.merged_by.login == 'a'",
         ),
+        LabelStart("w.yml", "after", "?", None, "only GitHub knows: it needs unknown"),
+        LabelStart("w.yml", "after-all", "yes", None, ""),
     ]  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def cancel(options: RunOnHostOptions) -> int:
 
     with people_read_stderr(options.json):
         ended = cancel(options.run, config_for_run(options.run), options.host)
-        print("\n".join(f"cancelled {run.id}" for run in ended) or "none of its rows was running")
+        print("\n".join(f"{run.status} {run.id}" for run in ended) or "none of its rows was running")
     print_json(ended, when=options.json)
     return 0
 

@@ -48,6 +48,7 @@ _PLUMBING = re.compile(
     r"|accumulate-allreduce|sglang-enable-metrics|use-kl-loss|overlap-|use-wandb|disable-|normalize-advantages"
     r"|update-weight-disk-keep|use-dynamic-batch-size|use-opd$|offload-)"
 )
+_NOT_SEEN = "not seen"
 _COUNT = re.compile(r" \(\d+ tests?\)$")  # of functions, which is not what a row covers
 _PREFIX = re.compile(r"^--(?:sglang-)?(?:use-|enable-)?")
 _SWITCH = re.compile(r"^--(?:\w+-)?(?:use|enable|calculate)-")  # takes no value
@@ -140,9 +141,9 @@ def row_coverage(row: Row, recording: Recording, read: Read) -> RowCoverage:
     started, problem = trainings(recording), "; ".join(recording.stops)
     if started:
         model = _model(started[0], recording.constants.get("MODEL_NAME"), read)
-        covers = _each([model, *_trained(started), "not seen to its end" if problem else ""])
+        covers = _each([model, *_trained(started), f"{_NOT_SEEN} to its end" if problem else ""])
     else:
-        covers = (f"not seen: {problem}" if problem else _untrained(row.test or "", recording),)
+        covers = (f"{_NOT_SEEN}: {problem}" if problem else _untrained(row.test or "", recording),)
     return RowCoverage(row.row, row.args, row.gpus, covers, recording.origin, problem)
 
 
@@ -202,7 +203,8 @@ def difference(before: CheckoutCoverage, after: CheckoutCoverage) -> CoverageDif
         return tuple(item for item in some if item not in others)
 
     old, new = before.rows(), after.rows()
-    had, has = ({_COUNT.sub("", one): None for row in side.values() for one in row.covers} for side in (old, new))
+    covers = ((one for row in side.values() for one in row.covers) for side in (old, new))
+    had, has = ({_COUNT.sub("", one): None for one in side if not one.startswith(_NOT_SEEN)} for side in covers)
     changed = without(new, old), without(old, new), without(has, had), without(had, has)
     return CoverageDiff(before.checkout, after.checkout, *changed)
 

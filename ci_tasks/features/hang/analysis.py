@@ -34,13 +34,9 @@ def analyse_hang(facts: HangFacts) -> Hang:
     not_determined = Hang(NOT_DETERMINED, "", f"not determined; {seen}")
     found = next((hang for rule in RULES if (hang := rule(run))), not_determined)
     return replace(
-        found,
-        groups=groups,
-        could_not=facts.could_not[:_MAX_REASONS],
-        taken_at=iso_time(facts.taken_at),
-        seconds=facts.seconds,
-        trigger=facts.reason,
-    )
+        found, groups=groups, could_not=facts.could_not[:_MAX_REASONS], taken_at=iso_time(facts.taken_at),
+        seconds=facts.seconds, trigger=facts.reason,
+    )  # fmt: skip
 
 
 def _groups(run: RunProcesses) -> Iterator[HangGroup]:

@@ -80,13 +80,8 @@ def _read(source: CheckoutSource) -> CheckoutFiles:
     others = {name: text for name, text in texts(_COMMANDS).items() if name.removesuffix(".j2") != path}
     scripts = [step.run or "" for job in source.workflow.jobs.values() for step in job.steps]
     return CheckoutFiles(
-        workflow=source.workflow,
-        text=snapshot.read_file(path),
-        template=snapshot.read_file(f"{path}.j2"),
-        rows=list_jobs(source),
-        tests=texts(_TEST),
-        docs=texts(_DOC),
-        files=frozenset(names),
+        workflow=source.workflow, text=snapshot.read_file(path), template=snapshot.read_file(f"{path}.j2"),
+        rows=list_jobs(source), tests=texts(_TEST), docs=texts(_DOC), files=frozenset(names),
         changed=[(job, frozenset(snapshot.select(job.rule.pathspecs))) for job in changed_jobs(source.workflow)],
         commands=[line for text in (*scripts, *others.values()) for line in text.replace("\\\n", " ").splitlines()],
-    )
+    )  # fmt: skip

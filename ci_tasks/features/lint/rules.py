@@ -164,6 +164,7 @@ def _excerpt(text: str, skip: int) -> str:
     return f"{'…' if skip else ''}{part}{'…' if skip + _LONGEST < len(text) else ''}"
 
 
+MISSING_TEST = LintRule("missing-test", ERROR, "the row fails before its test begins, or passes without it")
 RUNS_NOTHING = LintRule("runs-nothing", ERROR, "CI runs `python FILE`, which defines tests, calls none and ends green")
 NO_NUM_GPUS = LintRule("no-num-gpus", ERROR, "that job reads from this line how many GPUs the file needs")
 UNREGISTERED = LintRule("unregistered", WARNING, "no label runs it, except for pull requests that add or modify it")
@@ -173,7 +174,7 @@ NO_TIMEOUT = LintRule("no-timeout", WARNING, "a hang holds GPUs for 6 hours, on 
 MOVING_IMAGE = LintRule(
     "moving-image", WARNING, "the same commit runs other code tomorrow, and a failure cannot be reproduced"
 )
-_OF_TESTS = (RUNS_NOTHING, NO_NUM_GPUS, UNREGISTERED, UNREACHABLE)
+_OF_TESTS = (MISSING_TEST, RUNS_NOTHING, NO_NUM_GPUS, UNREGISTERED, UNREACHABLE)
 RULES = {rule.name: rule for rule in (TEMPLATE_DRIFT, *_OF_TESTS, UNKNOWN_LABEL, NO_TIMEOUT, MOVING_IMAGE)}
 _PYTEST = re.compile(r"\bpytest\b|\bpython3? -m unittest\b")
 _QUOTED_FILE = re.compile(r"""([\w.-]+\.py)["']""")
@@ -249,6 +250,15 @@ def _without_row(checkout: CheckoutFiles) -> Iterator[LintFinding]:
             yield UNREACHABLE.finding(path, 1, "; ".join(["in no job's matrix", *selected]), fix)
 
 
+def _missing_test(checkout: CheckoutFiles) -> Iterator[LintFinding]:
+    """Of a file that was moved, or a name with a typing error."""
+    for test, row in _registered(checkout).items():
+        if is_test(test) and test not in checkout.files:
+            message = f"{row.job} runs {test}, which is not in the checkout"
+            line = checkout.line_of(re.escape(test.rpartition("/")[2]))
+            yield MISSING_TEST.finding(checkout.edited, line, message, "correct the path, or remove the entry")
+
+
 def _named_in_commands(checkout: CheckoutFiles) -> tuple[set[str], tuple[str, ...]]:
     """The test files that commands name, and the directories that they hand to pytest; `tests/` if they name none."""
     files: set[str] = set()
@@ -320,11 +330,14 @@ def _moving_image(checkout: CheckoutFiles) -> Iterator[LintFinding]:
 def _may_move(image: str) -> bool:
     """A digest never moves. A tag with a number is a version or a date, which by custom stays. Of a tag that only
     GitHub knows, such as <github.sha>, nothing can be said: it may be the commit."""
-    tag = image.rsplit("/", 1)[-1].partition(":")[2]
-    return "@" not in image and "<" not in tag and not any(letter.isdigit() for letter in tag)
+    name, _, tag = image.rpartition("/")[2].partition(":")
+    return "@" not in image and "<" not in name + tag and not any(letter.isdigit() for letter in tag)
 
 
-_CHECKS = (template_drift, _runs_nothing, _no_num_gpus, _without_row, _unknown_label, _no_timeout, _moving_image)
+_CHECKS = (
+    template_drift, _missing_test, _runs_nothing, _no_num_gpus, _without_row, _unknown_label, _no_timeout,
+    _moving_image,
+)  # fmt: skip
 
 
 def _registered(checkout: CheckoutFiles) -> dict[str, Row]:

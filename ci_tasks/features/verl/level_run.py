@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
-from tempfile import TemporaryDirectory
 
 from ci_tasks.agent.codec import encode, from_json, to_json
 from ci_tasks.agent.files import pieces_of
@@ -33,10 +32,12 @@ from ci_tasks.features.verl.judge.verdict import summarize, text
 from ci_tasks.features.verl.levels.levels import BRIDGE, VERL, LevelRequest, Training, command, render, trainings
 from ci_tasks.features.verl.options import VerlOptions
 from ci_tasks.features.verl.suite import LABEL, workflow
-from ci_tasks.records import CANCELLED, EXIT_CODES, PASSED, VACUOUS, BatchResult, PlanEntry, RunRecord
+from ci_tasks.hosts.executor import temporary_checkout
+from ci_tasks.records import CANCELLED, EXIT_CODES, FAILED, PASSED, VACUOUS, BatchResult, PlanEntry, RunRecord
 from ci_tasks.report import lists
 from ci_tasks.resources import user_path
 from ci_tasks.results.probe_evidence import read_run_evidence
+from ci_tasks.results.runs import save_record
 from ci_tasks.run import label as running
 from ci_tasks.run.checkout_source import CheckoutSource, ExecutionOptions, RunRequest
 from ci_tasks.run.events import EventStream
@@ -148,23 +149,15 @@ def trees_under_test(
     if not image and first.runtime != "none":
         hint = "--image verlai/verl:TAG, a vLLM-flavored tag unless another engine is tested (or VERL_IMAGE)"
         raise UsageError(f"host {first.name} runs levels in a container, and no image is named", hint=hint)
-    with TemporaryDirectory(prefix="ci-tasks-") as scratch:
-        into = Path(scratch) / "trees"
+    with temporary_checkout() as into:
         into.mkdir()
         print(f"reading {bridge} and {verl}", flush=True)
         made = copy_side_by_side({BRIDGE: bridge, VERL: verl}, into, {BRIDGE: revision} if revision else {})
         context = LevelContext(
-            request=request,
-            bridge=made[BRIDGE],
-            verl=made[VERL],
-            command=options.command_line,
-            host=options.host,
-            image=image,
-            simulated=first.simulate,
-            baseline=options.baseline or "",
-            remarks=tuple(_remarks(bridge, image)),
-            scripts=scripts,
-        )
+            request=request, bridge=made[BRIDGE], verl=made[VERL], command=options.command_line, host=options.host,
+            image=image, simulated=first.simulate, baseline=options.baseline or "",
+            remarks=tuple(_remarks(bridge, image)), scripts=scripts,
+        )  # fmt: skip
         yield LevelTrees(into, options, config, context)
 
 
@@ -214,14 +207,15 @@ def conclude(context: LevelContext, record: RunRecord, directory: str) -> Summar
 
 
 def evaluate(context: LevelContext, record: RunRecord, directory: str) -> tuple[Summary, RunFacts]:
-    """Judge the run and store the result as summary.json in its directory."""
-    run, request, image = RunDir(directory), context.request, image_identity(record)
+    """Judge the run and store the result as summary.json in its directory; a job that ended well and does not prove the
+    level is no run that passed."""
+    run, request, image = RunDir(directory), context.request, record.environment.image_identity
     workspace, facts = read_plan(run).workspace, read_run(pieces_of(run.log), request.proofs)
     level = LevelRun(
         context,
         trainings(request, context.scripts),
         facts,
-        record.status,
+        PASSED if record.status == VACUOUS else record.status,  # what is judged again was so
         record.reason,
         root=f"{workspace}/{BRIDGE}" if workspace else "",
         evidence=read_run_evidence(run),
@@ -233,6 +227,9 @@ def evaluate(context: LevelContext, record: RunRecord, directory: str) -> tuple[
     summary = summarize(level)
     stored = json.dumps(encode(summary), indent=1, ensure_ascii=False) + "\n"
     Path(directory, "summary.json").write_text(stored, encoding="utf-8", errors="backslashreplace")
+    status = _STATUSES.get(summary.result, VACUOUS)
+    if status not in (PASSED, record.status) and (record.status == PASSED or status == FAILED):
+        save_record(run, replace(record, status=status, reason=f"{summary.result}: {summary.sentence}"))
     return summary, facts
 
 
@@ -265,12 +262,6 @@ def _facts_of(log: Path, option: str, proofs: Sequence[str], names: Sequence[str
     if not log.stat().st_size:
         raise UsageError(f"{option} names {log}, which is empty", hint="give verl's console output")
     return read_run(pieces_of(str(log)), proofs, names)
-
-
-def image_identity(record: RunRecord) -> str:
-    """The digest of the image that ran; of one that was never pulled, its id. "" if no container was seen."""
-    ids = [container.image_id for container in record.environment.containers if container.image_id]
-    return record.environment.digest or next(iter(ids), "")
 
 
 # -- base and candidate ------------------------------------------------------------------------------------------------
@@ -391,7 +382,7 @@ def _run(trees: LevelTrees, run: TrialRun, events: EventStream | None) -> Outcom
         run.setting, run.rows[0], rules.PASSED if learned else _STATUSES.get(summary.result, summary.result),
         signature=re.sub(r"\d+|/\S+", "…", summary.sentence),
         reason="" if summary.result == PASS else f"{summary.result}: {summary.sentence}", run=record.id,
-        log=RunDir(run_dir).log, image=image_identity(record),
+        log=RunDir(run_dir).log, image=record.environment.image_identity,
         gpus=", ".join(sorted(gpu.name for gpu in record.environment.gpus)),
         metrics={"reward": fmean(last), "reward error": stdev(last) / len(last) ** 0.5} if last else {},
     )  # fmt: skip

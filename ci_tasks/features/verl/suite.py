@@ -24,14 +24,10 @@ _MOST_METRICS = 400
 def workflow(level: int, gpus: int, script: str, image: str | None, volumes: tuple[str, ...], limit: float) -> Workflow:
     """`volumes` are `HOST:CONTAINER`."""
     job = Job(
-        id=LABEL,
-        line=1,
-        runs_on="self-hosted",
-        matrix={"info": [{"num_gpus": gpus, "level": f"level {level}"}]},
+        id=LABEL, line=1, runs_on="self-hosted", matrix={"info": [{"num_gpus": gpus, "level": f"level {level}"}]},
         container=Container(image, _OPTIONS, volumes=volumes) if image else None,
-        steps=(Step("trees", 1, uses="actions/checkout@v4"), replace(_TRAIN, run=script)),
-        timeout_minutes=limit,
-    )
+        steps=(Step("trees", 1, uses="actions/checkout@v4"), replace(_TRAIN, run=script)), timeout_minutes=limit,
+    )  # fmt: skip
     return Workflow(path=f"verl level {level}", name="verl end-to-end", jobs={LABEL: job})
 
 

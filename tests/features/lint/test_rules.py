@@ -102,6 +102,7 @@ FINDS = {
      subject(docs={"docs/ci.md": "first\nAdd `run-ci-image`.\nrun-ci-image again"}), ("docs/ci.md", 2)),
     "a job without a timeout": ("no-timeout", changed("    timeout-minutes: 10\n", ""), (PATH, 19)),
     "a tag that moves": ("moving-image", changed("slimerl/slime:v0.2.2", "slimerl/slime:latest"), (PATH, 15)),
+    "a test that was moved": ("missing-test", subject(tests={"tests/test_a.py": RUNS}), (PATH, 26)),
     "no tag at all": ("moving-image", changed("slimerl/slime:v0.2.2", "r.example:5000/slime"), (PATH, 15)),
     "a moving tag of a registry that only GitHub knows": ("moving-image",
      changed("slimerl/slime:v0.2.2", "${{ vars.REGISTRY }}/slime:latest"), (PATH, 1)),

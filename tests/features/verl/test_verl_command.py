@@ -63,6 +63,7 @@ def test_a_level_ends_with_a_summary_that_repeats_it(pair: Any) -> None:
     assert "level 1: resume: Pass" in told.out and "resume from the checkpoint: shown, resumed at" in told.out, told.out
     judged = pair.ci_tasks("verl", "--level", "1", "--log", str(directory / "log"), "--checks-from", "3 passed")
     assert (judged.code, "Result: Not proven" in judged.out) == (4, True), "without the probe less is seen"
+    assert not [*pair.home.glob("sync/*/objects")], "what was copied for a level ends with it"
 
 
 def test_a_detached_level_ends_with_its_summary_when_somebody_comes_back(pair: Any) -> None:

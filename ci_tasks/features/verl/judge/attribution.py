@@ -48,8 +48,8 @@ _DEATH = Stage("Ray or the death of a process", UNCLEAR, "find out why it died; 
 _LORA = Stage("LoRA", CHANGE, "check LoRA's target module names, and Bridge's non-vanilla PEFT helpers")
 _CHECKPOINT = Stage("checkpoint save/load", CHANGE, "rerun without save/resume (SAVE_FREQ=-1) to separate both")
 _BUILD = Stage(CONSTRUCTION, CHANGE, "check that the provider is finalized with the parallel sizes of Megatron mpu")
-_STEP = Stage("the training step", CHANGE, "provider fix, or a narrower rerun: begin with the quoted line")
-_START = Stage("the start of the job", UNCLEAR, "environment fix: begin with the quoted line, then rerun")
+_STEP = Stage("the training step", CHANGE, "provider fix, or a narrower rerun: begin with the error in the result")
+_START = Stage("the start of the job", UNCLEAR, "environment fix: begin with the error in the result, then rerun")
 
 # What decides before any frame: words that no rule of triage's knows, then triage's cause, or its group.
 _SAID = (
@@ -129,6 +129,9 @@ def stage_of_check(key: str, text: str) -> Stage:
         stage = stage_of(text)
         return _START if stage in dict(_WORDS).values() else stage
     stage = _stage(TrainingFailure.said(text, ("/megatron/bridge/__init__.py:<module>",)), False)
+    place = _PLACE.search(text)
+    if stage.owner != ENVIRONMENT and place and "/megatron/bridge/" in place[1]:
+        return OWN_IMPORT
     return stage if stage is OWN_IMPORT or stage.owner == ENVIRONMENT else WRONG_PATH
 
 

@@ -261,7 +261,7 @@ def _of_trainings(run: LevelRun, verdict: RunVerdict, name: str) -> Deliverable:
     pairs = zip(run.trainings, verdict.trainings, strict=True)
     wanted = [one for training, one in pairs if (training.level == 0) == (name == BACKEND)]
     if not wanted:
-        nothing = (records.NOT_REQUESTED, "Level 0 only") if name == VARIANTS else (SKIPPED, "not in this log")
+        nothing = (records.NOT_REQUESTED, "Level 0 only") if name == VARIANTS else (SKIPPED, "`--level 0` judges it")
         return Deliverable(name, *nothing)
     status = min((one.status for one in wanted), key=(FAIL, BLOCKED, NOT_PROVEN, SKIPPED, PASS).index)
     each = [f"{one.training}: {one.status}, {truncated(one.text, _LONGEST_LINE)}" for one in wanted]

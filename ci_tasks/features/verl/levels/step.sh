@@ -107,7 +107,21 @@ imported() {
   esac
 }
 echo "importing megatron.bridge, here and in a worker of Ray"
-imported import-driver "$(py -c 'import megatron.bridge; print(megatron.bridge.__file__)' 2>&1 | last)"
+#: With the file that raised, but for the standard library's: whose fault it is.
+imported import-driver "$(py - 2>&1 << 'PY' | tee /dev/stderr | last
+import os, traceback
+try:
+    import megatron.bridge
+    print(megatron.bridge.__file__)
+except Exception as error:
+    traceback.print_exc()
+    said = traceback.format_exception_only(type(error), error)[-1].strip().splitlines()[-1]
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    library = os.path.dirname(os.__file__)
+    own = [file for file in files if file[:1] == "/" and (not file.startswith(library) or "site-packages" in file)]
+    print(f"{said} ({own[-1]})" if own and said[-1:] != ")" else said)
+PY
+)"
 fresh_ray
 imported import-worker "$(py - "${RAY[0]-}" 2>&1 << 'PY' | last
 import os, sys, ray
