@@ -26,32 +26,18 @@ def test_simulated_gpus_are_eight_unless_it_says_otherwise() -> None:
 
 def test_every_key_is_read() -> None:
     config = read(FULL)
-    assert config.hosts == {
-        "local": HostSpec("local"),
-        "sim": HostSpec("sim", runtime="none", gpus=8, simulate=True),
-        "h100a": HostSpec(
-            "h100a",
-            kind="ssh",
-            address="h100a.example.com",
-            pull="missing",
-            mounts={"/mnt/nvme0n1/ci": "/data/ci"},
-            secrets=("WANDB_API_KEY", "HF_TOKEN"),
-            env={"HF_HUB_OFFLINE": "1", "DEBUG": "true", "EMPTY": "", "RATIO": "0.5", "TEXT": "1.0"},
-            timeout_minutes=90.0,
-            stall_minutes=2.5,
-        ),
-        "cluster": HostSpec(
-            "cluster",
-            "slurm",
-            "login",
-            runtime="pyxis",
-            partition="h100",
-            gres="gpu:h100",
-            account="me",
-            qos="high",
-            sbatch=("--exclude=node3", "--comment=a b"),
-        ),
-    }
+    h100a = HostSpec(
+        "h100a", kind="ssh", address="h100a.example.com", pull="missing", mounts={"/mnt/nvme0n1/ci": "/data/ci"},
+        secrets=("WANDB_API_KEY", "HF_TOKEN"),
+        env={"HF_HUB_OFFLINE": "1", "DEBUG": "true", "EMPTY": "", "RATIO": "0.5", "TEXT": "1.0"},
+        timeout_minutes=90.0, stall_minutes=2.5,
+    )  # fmt: skip
+    cluster = HostSpec(
+        "cluster", "slurm", "login", runtime="pyxis", partition="h100", gres="gpu:h100", account="me", qos="high",
+        sbatch=("--exclude=node3", "--comment=a b"),
+    )  # fmt: skip
+    sim = HostSpec("sim", runtime="none", gpus=8, simulate=True)
+    assert config.hosts == {"local": HostSpec("local"), "sim": sim, "h100a": h100a, "cluster": cluster}
     assert config.pools == {"both": ("h100a", "sim"), "one": ("local",)}
     with pytest.raises(UsageError, match="both is a pool"):
         config.host("both")

@@ -86,13 +86,17 @@ class EvidenceFile:
         values.update(executable=sys.executable, python="%d.%d.%d" % sys.version_info[:3])
         self.write("start", dict(values, signal=self.signal, descriptor=self.number))
 
-    def write(self, event: str, values: "dict[str, Any]", reserved: int = RESERVED) -> bool:
-        """Append a line with fields of ProcessEvidence, unless fewer than `reserved` bytes were left. Returns whether
-        it was written."""
-        now = _rank_variables()  # Ray's workers get their rank and devices long after they have started
+    def note_variables(self) -> None:
+        """If they have changed: Ray's workers get their rank and devices long after they have started."""
+        now = _rank_variables()
         if now != self.environ:
             self.environ = now
             self.write("environ", {"env": now})
+
+    def write(self, event: str, values: "dict[str, Any]", reserved: int = RESERVED) -> bool:
+        """Append a line with fields of ProcessEvidence, unless fewer than `reserved` bytes were left. Returns whether
+        it was written."""
+        self.note_variables()
         line = json_text(dict({"event": event}, **values)).encode("ascii") + b"\n"
         if len(line) > self.left - reserved:
             return False
@@ -520,6 +524,7 @@ def begin(directory: str, packages: "tuple[str, ...]", hooks: "dict[str, str]", 
     os.register_at_fork(after_in_child=after_fork)
     sys.meta_path.insert(0, imports)
     imports.when_imported("torch", lambda _: set_flight_recorder(file.directory, file.path))
+    imports.when_imported("torch", lambda _: file.note_variables())
     hook_exceptions(file)
     hook_workers(file, imports, end)
     for module, hook in hooks.items():

@@ -30,13 +30,9 @@ from ci_tasks.logs.lines import LineReader, visible
 from ci_tasks.workflow import shell
 
 AFTER_STEPS = (
-    b"Post job cleanup.",
-    b"Evaluate and set job outputs",
-    LAST_MESSAGE,
-    b"Stop and remove container: ",
-    b"Print service container logs: ",
-    b"A job completed hook has been configured",
-)
+    b"Post job cleanup.", b"Evaluate and set job outputs", LAST_MESSAGE, b"Stop and remove container: ",
+    b"Print service container logs: ", b"A job completed hook has been configured",
+)  # fmt: skip
 FAILED_STEPS_ONLY = "set-up, checkout and image: `--log-failed` prints failed steps alone; `gh run view --log` has all"
 _ERROR = re.compile(rb"(?:\x1b\[[\d;]*m)*##\[error\]")
 _EXIT = re.compile(rb"Process completed with exit code (-?\d{1,10})\.\s*")

@@ -175,15 +175,10 @@ def _github(event: EventContext, workflow: Workflow, row: Row, inputs: Mapping[s
 
 
 _FIXED = {
-    "event_name": "pull_request",
-    "ref_type": "branch",
-    "run_id": "0",
-    "run_number": "0",
-    "run_attempt": "1",
-    "server_url": "https://github.com",
-    "api_url": "https://api.github.com",
+    "event_name": "pull_request", "ref_type": "branch", "run_id": "0", "run_number": "0", "run_attempt": "1",
+    "server_url": "https://github.com", "api_url": "https://api.github.com",
     "graphql_url": "https://api.github.com/graphql",
-}
+}  # fmt: skip
 _NOT_YET = ("number", "title", "body")  # of a pull request that is still to be made
 _OF_THE_PAYLOAD = ("number", "pull_request.head.ref", "pull_request.base.ref", "sender.login")
 

@@ -28,6 +28,7 @@ _STARTED = re.compile(r"(^|/)multiprocessing/process\.py:_bootstrap$")
 _TORCH = re.compile(r"(^|/)torch/(distributed|cuda|autograd|utils|nn|_\w+)/")
 _LIBRARY = re.compile(rf"/lib(64)?/python3|^<frozen |/(site|dist)-packages/|{_TORCH.pattern}|(^|/)ray/(_private|util)/")
 _WRAPPERS = frozenset(("wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl", "_bootstrap"))
+_WRAPPERS |= {"_run_code", "_run_module_as_main"}  # of `python -m`
 # Functions that wait, as FILE:FUNCTION: the first of these kinds below the program's own innermost frame counts.
 _WAITING = (
     (COLLECTIVE, r"torch/distributed/(distributed_c10d|_functional_collectives)\.py:\w+"),
@@ -128,6 +129,8 @@ class Thread:
 def _call(inner: Sequence[StackFrame]) -> str:
     """The outermost library function that the program has called: `queue.get`; of torch without its module."""
     named = [frame for frame in inner if frame.function not in _WRAPPERS and not frame.function.startswith("__enter")]
+    if named and named[-1].function == "<module>":  # of `python -m`
+        named.pop()
     if not named:
         return ""
     file, function = named[-1].file, named[-1].function

@@ -62,7 +62,9 @@ def test_only_a_process_that_imports_torch_has_it_on(tmp_path: Path) -> None:
     python = make_interpreter(tmp_path)
     python.install(torch="")
     assert printed(python, "-c", TORCH) == {}
-    seen = printed(python, "-c", f"import torch; {TORCH}", RANK="3")
+    noted = f"import glob; files = glob.glob({python.run.evidence + '/*.jsonl'!r})"
+    noted += f"; assert [1 for file in files if os.environ[{PIPE!r}] in open(file).read()]"  # and not at its end alone
+    seen = printed(python, "-c", f"import torch; {TORCH}; {noted}", RANK="3")
     (process,) = (process for process in python.processes() if process.env.get("RANK") == "3")
     assert seen == {SIZE: "2000", PIPE: process.env[PIPE], DUMP: process.env[DUMP]}
     assert os.path.dirname(seen[PIPE]) == python.run.evidence

@@ -57,6 +57,8 @@ CHILD = (("wait", "/usr/lib/python3.11/subprocess.py", 1264), ("fetch", "/job/lo
 THREADING = "/usr/lib/python3.11/threading.py"
 BARRIER = (("_wait", THREADING, 707), ("wait", THREADING, 668), ("step", "/job/train.py", 61))
 IMPORT = (("acquire", "<frozen importlib._bootstrap>", 111), ("load", "/job/loader.py", 3))
+RUN = C10D.replace("distributed_c10d", "run")  # by `python -m torch.distributed.run`
+MODULE = (("main", RUN, 9), ("<module>", RUN, 99), ("_run_code", "<frozen runpy>", 88))
 LOOP = (("tokenize", "/job/loader.py", 12),)
 
 
@@ -165,6 +167,7 @@ def few(count: int) -> list[ProcessFacts]:
         (facts(*(rank(at, *collective("recv" if at == 3 else "all_reduce")) for at in range(4))), "", [],
          "not determined"),
         (facts(), "", [], "no process was seen"),
+        (facts(rank(0, *MODULE, size=1)), "", [], "rank 0: main"),
     ],
 )  # fmt: skip
 def test_ranks(seen: HangFacts, kind: str, named: list[int], words: str) -> None:
