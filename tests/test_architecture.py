@@ -303,7 +303,7 @@ BUDGETS = {
     "ci_tasks/agent": 5_926,
     "ci_tasks/checkout": 583,
     "ci_tasks/cli": 1_205,
-    "ci_tasks/features": 5_722,
+    "ci_tasks/features": 5_723,
     "ci_tasks/hosts": 2_184,
     "ci_tasks/logs": 2_923,
     "ci_tasks/planning": 1_608,

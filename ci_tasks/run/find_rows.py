@@ -299,7 +299,7 @@ def started_labels(
     commit, name = (resolve_rev(path, base), base) if base else default_base(path)
     changed, labels = _changed_files(path, rev, commit), list[LabelStart]()
     ref = open_repository(path).git.text_or_none("rev-parse", "--symbolic-full-name", name) or ""
-    branch = re.sub("^refs/(heads|remotes/[^/]+)/", "", ref)  # "" for a commit
+    branch = re.sub("^refs/(heads|remotes/[^/]+)/", "", ref) * (name != "HEAD")  # "" for a commit, and for one's own
     for file in workflow_files(path, rev):
         try:
             source = read_source(path, how, rev, file, given)

@@ -19,7 +19,7 @@ from ci_tasks.agent.files import open_file
 from ci_tasks.agent.quick_dataclass import dataclass
 from ci_tasks.agent.records import Plan
 from ci_tasks.agent.run_directory import RunDir, read_plan
-from ci_tasks.errors import UsageError, one_line, short
+from ci_tasks.errors import UsageError, one_line, short, some
 from ci_tasks.features.difference.values import ValueDifference, Values, compare_values, of_lowest_rank, read_values
 from ci_tasks.records import FAILED, PASSED, RunRecord
 from ci_tasks.registry import metric_formats
@@ -62,7 +62,8 @@ class RunSide:
         record, plan, around, checkout = self.record, self.plan, self.record.environment, self.record.checkout
         found: dict[str, Mapping[str, str]] = {}
         if checkout is not None:
-            found[COMMIT] = {"commit": checkout.title, "tree": short(checkout.own_tree or checkout.tree)}
+            dirty = {"changed files": some(checkout.dirty, 5)} if checkout.dirty else {}
+            found[COMMIT] = {"commit": checkout.title, "tree": short(checkout.own_tree or checkout.tree), **dirty}
             found[OVERLAYS] = {each.name: f"{each.title} {short(each.tree)}" for each in checkout.overlays}
         if image := around.digest or ("no container" if around.runtime == "none" else ""):
             found[IMAGE] = {"image": image}
