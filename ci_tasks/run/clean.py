@@ -215,7 +215,7 @@ def _cleaned_here(info: RunSummary, is_used: bool, days: float | None, everythin
         if not is_used and (everything or info.state != "planned") and has_venv:
             return "its venv was removed", [*end_and_clean(run.path), *remove_setup(run.path)]
     elif info.kept and not everything:
-        return "kept for `shell`; --all removes it", ()
+        return "stays, it was kept for `shell`; --all removes it", ()
     elif info.state != "planned" and (
         info.kept or os.path.lexists(run.workspace) or not (status := read_status(run)).has_ended or status.left
     ):

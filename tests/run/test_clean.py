@@ -67,7 +67,7 @@ def test_what_was_kept_stays_however_old_it_is(home: Path) -> None:
     run.mkdir(parents=True)
     write_json(str(run / "plan.json"), {"id": "b.01"})
     info = RunSummary(str(run), "ended", kept=True, ended_at=1.0)
-    kept = "kept for `shell`; --all removes it"
+    kept = "stays, it was kept for `shell`; --all removes it"
     assert [_cleaned_here(info, False, 0.0, everything)[0] for everything in (False, True)] == [kept, "removed"]
 
 

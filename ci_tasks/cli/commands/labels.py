@@ -114,6 +114,7 @@ def plan(options: PlanOptions) -> int:
     def lines() -> list[str]:
         here = config.host(options.host).kind == "local"
         table = lists.plans(plans, terminal_width(), here=here) if plans else [why_no_rows(source, label, options.base)]
+        table += ["", "`run changed` runs tests of CPU labels as rows of these"] * source.suite.is_changed(label)
         return [source.headline, *table]
 
     shared.print_result(plans, lines, as_json=options.json, versioned=True)

@@ -27,7 +27,7 @@ def verl(options: VerlOptions) -> int:
     ci-tasks verl --level 1 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a,h100b --image IMAGE --timeout 60
     ci-tasks verl --level 5 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --detach
     ci-tasks verl --level 5 --bridge ~/Megatron-Bridge --verl ~/verl --host h100a --image IMAGE --base main --repeat 5
-    ci-tasks verl --level 5 --bridge examples/tiny-bridge --verl examples/tiny-verl --host sim --no-reward-model
+    cd examples; ci-tasks verl --bridge tiny-bridge --verl tiny-verl --host sim --no-reward-model --env VERL_USE_UV=0
 
     Prints the summary for the pull request. Exit code 0 if the level passed, 1 if it failed, 4 if it is not proven,
     125 if it is blocked.
