@@ -130,7 +130,8 @@ def stage_of_check(key: str, text: str) -> Stage:
         return _START if stage in dict(_WORDS).values() else stage
     stage = _stage(TrainingFailure.said(text, ("/megatron/bridge/__init__.py:<module>",)), False)
     place = _PLACE.search(text)
-    if stage.owner != ENVIRONMENT and place and "/megatron/bridge/" in place[1]:
+    raised = place is not None and "/megatron/bridge/" in place[1] and not text.startswith(("ImportError", "OSError"))
+    if stage.owner != ENVIRONMENT and raised:  # those are also raised for what Bridge misses
         return OWN_IMPORT
     return stage if stage is OWN_IMPORT or stage.owner == ENVIRONMENT else WRONG_PATH
 

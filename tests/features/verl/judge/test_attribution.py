@@ -60,7 +60,8 @@ def test_without_a_word_how_far_it_came_decides_and_the_reward_models_path_is_it
 def test_an_import_check_that_fails_in_bridges_own_code_is_no_wrong_path() -> None:
     for said in ("NameError: name 'foo' is not defined", "KeyError: 'k' (/r/src/megatron/bridge/models/a.py)"):
         assert stage_of_check("import-driver", said).owner == CHANGE
-    assert stage_of_check("import-driver", "RuntimeError: no driver (/p/transformer_engine/a.py)").owner == ENVIRONMENT
+    for said in ("RuntimeError: no driver (/p/te/a.py)", "ImportError: install TE (/r/megatron/bridge/a.py)"):
+        assert stage_of_check("import-driver", said).owner == ENVIRONMENT
     assert stage_of_check("import-driver", "ModuleNotFoundError: No module named 'transformers'").owner == ENVIRONMENT
     uv = "uv sync --frozen --extra vllm: error: the current Python platform is not compatible"
     assert stage_of_check("uv", uv).name == "the start of the job", "the words of a command decide nothing"
