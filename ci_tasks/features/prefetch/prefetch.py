@@ -225,13 +225,14 @@ class Prefetch:
         return repositories
 
     def _look(self, repositories: Sequence[RepositoryStatus]) -> None:
-        """See what is on the host, of each repository."""
+        """See what is on the host, of each repository. A host that cannot be reached comes before the hub."""
         queries = {
             str(number): hubs.files_query(each.repository, each.directory, each.listing)
             for number, each in enumerate(repositories)
             if each.listing and each.directory
         }
-        for number, answer in (self.executor.run_queries(queries, _QUERY_TIMEOUT) if queries else {}).items():
+        answers = self.executor.run_queries(queries or {"": ["true"]}, _QUERY_TIMEOUT)
+        for number, answer in answers.items() if queries else ():
             each = repositories[int(number)]
             if state := hubs.host_state(answer):
                 vars(each).update(state)

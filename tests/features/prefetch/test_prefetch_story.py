@@ -16,6 +16,7 @@ import pytest
 
 from ci_tasks import config
 from ci_tasks.agent.codec import encode
+from ci_tasks.errors import Blocked
 from ci_tasks.features.prefetch import prefetch
 from ci_tasks.hosts.executor import open_executor
 from ci_tasks.run.checkout_source import RunRequest, open_source
@@ -105,6 +106,13 @@ def test_a_dry_run_shows_everything_and_brings_nothing(world: World, capsys: pyt
     assert report["repositories"][0]["directory"] == f"{world.disk}/models/m"
     assert report["repositories"][0]["where"] == ["tests/test_one.py:4"]
     assert world.hub.contents == [] and not world.disk.exists()
+
+
+def test_a_host_that_cannot_be_reached_comes_before_the_hub(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    world.config = config.read("hosts: {box: {kind: ssh, address: '127.0.0.1:9'}}")
+    with pytest.raises(Blocked, match=r"127\.0\.0\.1:9 cannot be reached"):
+        world.prefetch(dry_run=True)
 
 
 def test_it_brings_what_is_missing_where_the_test_will_look(world: World, capsys: pytest.CaptureFixture[str]) -> None:
