@@ -21,16 +21,9 @@ RUNNING, STALLED, WAITING = "running", "stalled", "waiting"
 # Colours of the 256 that terminals do not redefine, all of middle lightness: they can be read on black and on white.
 _QUIET, _OURS, _BAD = "color(244)", "color(31)", "bold color(160)"
 _STYLES = {
-    "passed": "color(28)",
-    "failed": _BAD,
-    "vacuous": "bold color(136)",
-    "blocked": "color(163)",
-    "cancelled": _QUIET,
-    "lost": "bold color(163)",
-    RUNNING: _OURS,
-    STALLED: "bold color(136)",
-    WAITING: _QUIET,
-}
+    "passed": "color(28)", "failed": _BAD, "vacuous": "bold color(136)", "blocked": "color(163)", "cancelled": _QUIET,
+    "lost": "bold color(163)", RUNNING: _OURS, STALLED: "bold color(136)", WAITING: _QUIET,
+}  # fmt: skip
 _ORDER = ("failed", "vacuous", "blocked", "lost", STALLED, RUNNING, "cancelled", WAITING, "passed")
 _INDENT = "    "
 _FRAME = 6  # lines of a terminal that are not rows

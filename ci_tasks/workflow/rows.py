@@ -10,11 +10,12 @@ actions/runner's C# source).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ci_tasks.agent.docker_argv import DockerRun
 
 _MAX_ENTRIES = 1_000  # of a matrix before `exclude`; GitHub itself runs 256
+_Decided = Callable[[str, "str | None"], tuple[str, str]]
 _COPIES = "pull-request/"  # branches that NVIDIA's copy-pr-bot pushes: a copy of each pull request, by its number
 _IMAGE = re.compile(r"[A-Za-z0-9<]([A-Za-z0-9_./:@<> -]*[A-Za-z0-9_>])?")  # with secrets shown as <secret NAME>
 
@@ -370,9 +372,10 @@ class LabelStart:
 def label_starts(workflow: Workflow, event: EventContext, changed: Sequence[str]) -> Iterator[LabelStart]:
     """An entry for each label of the workflow, for a pull request that changes the files `changed`."""
     why = why_not_started(workflow, event.base, changed)
+    decided: _Decided = functools.cache(lambda id, of: _runs(workflow, workflow.jobs[id], event, of, decided))
     for job in workflow.labelled:
         trigger = trigger_of(workflow, job)
-        outcome = ("no", why) if why else _runs(workflow, job, event, trigger)
+        outcome = ("no", why) if why else decided(job.id, trigger)
         yield LabelStart(workflow.path, label_of(job.id), outcome[0], trigger, outcome[1])
 
 
@@ -391,17 +394,17 @@ def why_not_started(workflow: Workflow, base: str, changed: Sequence[str]) -> st
     return ""
 
 
-def _runs(workflow: Workflow, job: Job, event: EventContext, trigger: str | None) -> tuple[str, str]:
-    """Whether the job runs in a workflow that was started, and why not."""
+def _runs(workflow: Workflow, job: Job, event: EventContext, trigger: str | None, decided: _Decided) -> tuple[str, str]:
+    """Whether the job runs in a workflow that was started, with the PR label `trigger`, and why not. `decided` says it
+    of the jobs that it needs."""
     row = replace(refused_row(job, ""), trigger=trigger)
     resolver = row_resolver(workflow, job, row, event)
     holds = resolver.decide(job.condition)
-    needed = {name: _runs(workflow, workflow.jobs[name], event, None)[0] for name in job.needs if name in workflow.jobs}
+    needed = {name: decided(name, trigger)[0] for name in job.needs if name in workflow.jobs}
     other = next((name for word in ("no", "?") for name, each in needed.items() if each == word), None)
     if holds is True and other and resolver.decide(job.condition, "skipped") is not True:
-        return needed[other], f"it needs {other}, which does not start" if needed[
-            other
-        ] == "no" else f"only GitHub knows: it needs {other}"
+        why = "it needs {}, which does not start" if needed[other] == "no" else "only GitHub knows: it needs {}"
+        return needed[other], why.format(other)
     if holds is not True:
         word, why = ("?", "only GitHub knows:") if isinstance(holds, Unknown) else ("no", "its if is false,")
         return word, " ".join([why, *(job.condition or "").split()])

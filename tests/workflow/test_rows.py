@@ -284,6 +284,7 @@ jobs:
     steps: [run: a]
   never: {runs-on: x, if: "github.event_name == 'push'", steps: [run: a]}
   unknown: {runs-on: x, if: github.event.pull_request.merged_by.login == 'a', steps: [run: a]}
+  after-ckpt: {runs-on: x, needs: [e2e-test-ckpt], steps: [run: a]}
   after: {runs-on: x, needs: [always, unknown], steps: [run: a]}
   after-all: {runs-on: x, needs: [after, never], if: always(), steps: [run: a]}
 """
@@ -303,10 +304,9 @@ def test_a_job_starts_by_its_label_and_its_if() -> None:
         LabelStart("w.yml", "always", "yes", None, ""),
         LabelStart("w.yml", "ckpt", "with label", "run-ci-ckpt", "with the PR label run-ci-ckpt"),
         LabelStart("w.yml", "never", "no", None, "its if is false, github.event_name == 'push'"),
-        LabelStart(
-            "w.yml", "unknown", "?", None,
-            "only GitHub knows: github.event.pull_request.merged_by.login == 'a'",
-        ),
+        LabelStart("w.yml", "unknown", "?", None,
+            "only GitHub knows: github.event.pull_request.merged_by.login == 'a'"),
+        LabelStart("w.yml", "after-ckpt", "with label", "run-ci-ckpt", "with the PR label run-ci-ckpt"),
         LabelStart("w.yml", "after", "?", None, "only GitHub knows: it needs unknown"),
         LabelStart("w.yml", "after-all", "yes", None, ""),
     ]  # fmt: skip
