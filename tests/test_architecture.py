@@ -303,7 +303,7 @@ BUDGETS = {
     "ci_tasks/agent": 5_926,
     "ci_tasks/checkout": 583,
     "ci_tasks/cli": 1_206,
-    "ci_tasks/features": 5_725,
+    "ci_tasks/features": 5_728,
     "ci_tasks/hosts": 2_184,
     "ci_tasks/logs": 2_923,
     "ci_tasks/planning": 1_608,

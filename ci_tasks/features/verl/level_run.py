@@ -136,6 +136,9 @@ def trees_under_test(
     bridge, verl, image, scripts = Path(options.bridge), Path(options.verl), options.image or "", {}
     if not (bridge / BRIDGE_HAS).is_dir():
         raise CheckoutError(f"{bridge} is not Megatron-Bridge: it has no {BRIDGE_HAS}", hint="--bridge DIR sets it")
+    if first.simulate and (bridge / "pyproject.toml").is_file() and not options.plan:
+        hint = "--host names a host with GPUs; --plan shows the commands; for the sample see `ci-tasks verl --help`"
+        raise UsageError(f"host {first.name} only simulates GPUs, and {bridge} needs real ones", hint=hint)
     for path in filter(None, (request.wrapper, request.script)):
         if not (verl / path).is_file():
             hint = "--verl DIR sets verl's checkout, --wrapper FILE the wrapper's path"
