@@ -303,7 +303,7 @@ BUDGETS = {
     "ci_tasks/agent": 5_926,
     "ci_tasks/checkout": 583,
     "ci_tasks/cli": 1_206,
-    "ci_tasks/features": 5_728,
+    "ci_tasks/features": 5_729,
     "ci_tasks/hosts": 2_184,
     "ci_tasks/logs": 2_923,
     "ci_tasks/planning": 1_608,
@@ -313,7 +313,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_604,
     "ci_tasks/workflow": 1_973,
     "docs": 136,
-    "tests": 31_999,
+    "tests": 32_000,
 }
 
 

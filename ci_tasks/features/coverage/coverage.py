@@ -382,4 +382,5 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def _cell(text: str) -> str:
     """Text in a cell: a workflow's or a test's words must not end it, or begin markup."""
     shown = text if "`" in text else text.replace("*", "\\*")
-    return " ".join(shown.replace("|", "\\|").replace("<", "&lt;").split())
+    shown = re.sub("(`[^`]*`)|<", lambda part: part[1] or "&lt;", shown)  # code is shown as it is
+    return " ".join(shown.replace("|", "\\|").split())

@@ -200,6 +200,7 @@ def test_a_file_of_tests_counts_them_and_one_without_an_entry_runs_nothing(recor
 
 
 def test_the_words_of_a_test_do_not_end_a_cell_of_markdown() -> None:
-    files = {**FILES, "tests/test_train.py": TRAIN.replace("Some-1B", "Some|<b>1B</b>*")}
-    text = coverage_report(covered([row("a", "test_train.py")], files))
-    assert "| Some\\|&lt;b>1B&lt;/b>\\* dense, PPO, colocated, offload/onload |" in text
+    for words, cell in (("Some|<b>1B</b>*", "Some\\|&lt;b>1B&lt;/b>\\*"), ("`<b>` <i>", "`<b>` &lt;i>")):
+        files = {**FILES, "tests/test_train.py": TRAIN.replace("Some-1B", words)}
+        text = coverage_report(covered([row("a", "test_train.py")], files))
+        assert f"| {cell} dense, PPO, colocated, offload/onload |" in text
