@@ -249,7 +249,8 @@ def _row(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOpti
     """The row that the log is of. Raises UsageError if none or several fit, naming them."""
     candidates = _candidates(source, recovered, options)
     if options.only:
-        chosen = select([each.row for each in candidates], options.only, options.label or "any label")
+        rows, label = [each.row for each in candidates], options.label or "any label"
+        chosen = [row for row in rows if row.row == options.only] or select(rows, options.only, label)
         candidates = [each for each in candidates if each.row in chosen]
     if (options.label or options.only) and len(candidates) == 1:
         return candidates[0].row
