@@ -310,8 +310,8 @@ BUDGETS = {
     "ci_tasks/report": 1_103,
     "ci_tasks/results": 1_539,
     "ci_tasks/run": 2_620,
-    "ci_tasks/trials": 1_605,
-    "ci_tasks/workflow": 1_973,
+    "ci_tasks/trials": 1_603,
+    "ci_tasks/workflow": 1_975,
     "docs": 136,
     "tests": 32_000,
 }

@@ -62,6 +62,11 @@ def select(rows: list[Row], only: str | None, label: str) -> list[Row]:
     return [row for row in rows if not parts or any(part in row.row for part in parts)]
 
 
+def named_or_selected(rows: list[Row], only: str | None, label: str) -> list[Row]:
+    """The row with this very name, else what `select` gives."""
+    return [row for row in rows if row.row == only] or select(rows, only, label)
+
+
 def trigger_of(workflow: Workflow, job: Job) -> str | None:
     """The pull request label that starts the job: its own `if`, or the `if` of a job it needs. None: it always runs."""
     try:
