@@ -42,7 +42,7 @@ from ci_tasks.logs.reading import LogFacts
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, PASSED, VACUOUS, Evidence, RunRecord, Triage, Verdict
 
 _DOCKERS_CODE = 125
-_NO_TESTS_CODE = 5  # pytest.ExitCode.NO_TESTS_COLLECTED, also if all were deselected
+_NO_TESTS_CODES = (4, 5)  # pytest.ExitCode.USAGE_ERROR: no such file or test; NO_TESTS_COLLECTED: all deselected, too
 _PODMANS_CODE = 126  # also of a command that cannot be executed, which is the job's own fault
 _DEVICE = "CDI devices"
 _ADAPTERS_CODES = (125, 126, 127)  # the last two for a program that is missing on a host without containers
@@ -53,6 +53,7 @@ _EXECUTED = ("passed", "xfailed", "xpassed", "failed", "error")
 _FAILED = ("failed", "error")
 _NO_TEST = ("script", "none", "set-up")
 _FAULTS = ("failure", "error")
+_LONGEST_NAME = 255  # bytes of a file's name
 _PLACE = re.compile(r" \([^()]*:\d+\)$")  # that triage writes behind a test
 
 
@@ -124,7 +125,7 @@ def judge(
 def _failed(ended: JobEnd, evidence: Evidence, log: LogFacts, triage: Triage | None, containers: bool) -> Verdict:
     if triage and _environment(triage, ended, evidence, containers) and not _failed_otherwise(evidence, triage):
         return Verdict(BLOCKED, triage.text, evidence, triage.line_no)
-    if ended.exit_code == _NO_TESTS_CODE and evidence.kind in ("junit", "pytest") and not evidence.tests:
+    if ended.exit_code in _NO_TESTS_CODES and evidence.kind in ("junit", "pytest") and not evidence.tests:
         return _at_last_line(FAILED, "pytest found no test to run (--test may name none)", evidence, log)
     said = triage.text if triage is not None and not triage.reason.endswith(NOT_SAID) else ""
     if text := evidence.detail or said:
@@ -202,20 +203,31 @@ def read_junit(pieces: Iterable[bytes]) -> Junit | None:
     return None if counts is None else Junit(counts.tests, counts.failures, counts.skipped, counts.first)
 
 
-def missed_tests(pieces: Iterable[bytes], tests: Sequence[str]) -> list[str]:
+def missed_tests(junit: Iterable[bytes], tests: Sequence[str], log: Iterable[bytes]) -> list[str]:
     """Those of `tests`, as `triage` names them, that did not run and pass by a JUnit file that has others of their
-    modules: skipped, expected to fail, deselected, or not there."""
+    modules: skipped, expected to fail, deselected, or not there. Of another module, whose file the log does not name
+    either, none ran. (Of several calls of pytest the last one's JUnit file is there.)"""
     seen: dict[str, bool] = {}
 
     def look(modules: list[str], name: str, passed: bool) -> None:
         for test in tests:
             path, bracket, parameters = _PLACE.sub("", test).partition("[")
-            if path.partition(".py")[0].rpartition("/")[2] in modules:
+            if _file_of(path) in modules:
                 is_it = path.rpartition("::")[2] + bracket + parameters == name
                 seen[test] = seen.get(test, False) or (is_it and passed)
 
-    whole = _parsed(pieces, look)
-    return [_PLACE.sub("", test) for test in tests if whole and not seen.get(test, True)]
+    if _parsed(junit, look) is None:
+        seen.clear()
+    unseen = {test: _file_of(test) for test in tests if ".py" in test and test not in seen}
+    end = b""
+    for piece in log:
+        unseen = {test: file for test, file in unseen.items() if f"{file}.py".encode() not in end + piece}
+        end = piece[-_LONGEST_NAME:]
+    return [_PLACE.sub("", test) for test in tests if test in unseen or not seen.get(test, True)]
+
+
+def _file_of(test: str) -> str:
+    return test.partition(".py")[0].rpartition("/")[2]
 
 
 def _parsed(pieces: Iterable[bytes], look: Callable[[list[str], str, bool], None]) -> _Counts | None:

@@ -113,7 +113,8 @@ def execute_label(
         if view is None:
             count = counted(len(ready.rows), "row")
             print(f"run {batch.id}: {count} of {checkout.title}, tree {short(checkout.tree)}", flush=True)
-            view = open_view(f"{request.label} on {request.host}", [row.run for row in ready.planned_rows.values()])
+            title, runs = f"{request.label} on {request.host}", [row.run for row in ready.planned_rows.values()]
+            view = open_view(title, runs, detach=options.detach)
         with closing(open_journal(batch)) as written, closing(EventView(view, written, options.events)) as events:
             rows, code = tuple(row.row for row in ready.rows), (checkout.commit, checkout.tree, str(batch.path))
             what = (batch.id, request.label, request.host, rows, *code)

@@ -34,8 +34,10 @@ _LONGEST_SCRIPT = 1 << 16  # bytes
 _STATES = {"row_waiting": WAITING, "row_started": RUNNING, "row_stalled": STALLED}
 
 
-def open_view(title: str, rows: Sequence[RunDir]) -> ProgressView:
-    """The view that fits the terminal and the number of rows."""
+def open_view(title: str, rows: Sequence[RunDir], *, detach: bool = False) -> ProgressView:
+    """The view that fits the terminal and the number of rows, and whether they will be left once they run."""
+    if detach:
+        return DetachedView()
     if len(rows) == 1:
         return StreamView(rows[0])
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
@@ -93,6 +95,16 @@ class PlainView(ProgressView):
     def _print(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {shortened(text, _LONGEST_LINE)}", flush=True)
         self._last_line_at = time.monotonic()
+
+
+class DetachedView(PlainView):
+    """Says what rows wait for, and no word of those that run: how much of them is seen is chance."""
+
+    def print_row(self, event: RowChanged) -> None:
+        if event.event == "row_started":
+            self._shown[event.row] = RUNNING
+        else:
+            super().print_row(event)
 
 
 def _host_and_attempt(host: str, attempt: int) -> str:

@@ -40,7 +40,7 @@ _PROMISES = {
     **dict.fromkeys((YOURS, FIXED), _RIGHT),
     **dict.fromkeys((BROKEN, FLAKY, FINE), _NO_RISE),
     CANNOT_TELL: "; the same command continues from here, with --max-runs for more",
-    BLOCKED: "; nothing is known about the code: `ci-tasks doctor` shows what the host lacks",
+    BLOCKED: "; nothing is known about the code; if its host is the reason, `ci-tasks doctor` shows what it lacks",
 }
 
 

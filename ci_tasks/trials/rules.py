@@ -100,7 +100,7 @@ def given_up(outcomes: Sequence[Outcome], *settings: str) -> TrialVerdict | None
     for setting in settings:
         own = [one for one in outcomes if one.setting == setting]
         silent = [one for one in own if not one.counts]
-        if 2 * len(silent) - len(own) >= GIVE_UP:
+        if 2 * len(silent) - len(own) >= GIVE_UP or any(one.status == MISSING for one in own):
             silence = f"{setting} shows nothing in {len(silent)} of {counted(len(own), 'run')}"
             return TrialVerdict(BLOCKED, f"{silence}: {silent[-1].reason or silent[-1].status}")
     return None

@@ -33,7 +33,7 @@ from ci_tasks.checkout.snapshot import Snapshot, materialize
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError, counted
 from ci_tasks.hosts.executor import take_host_snapshot, temporary_checkout
-from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
+from ci_tasks.records import BLOCKED, FAILED, ONLY_TESTS, PASSED, VACUOUS, BatchResult, RunRecord
 from ci_tasks.report.table import duration
 from ci_tasks.resources import make_home
 from ci_tasks.results import store
@@ -313,7 +313,7 @@ class Runner:
     def not_run(self, tests: Sequence[str], outcomes: Sequence[Outcome]) -> str:
         """That one of these tests, which failed elsewhere, did not run where the row passed; "" if none is known."""
         runs = [RunDir(os.path.dirname(one.log)) for one in outcomes if one.status == PASSED and one.log and tests]
-        missed = [set(missed_tests(pieces_of(run.junit), tests)) for run in runs]
+        missed = [set(missed_tests(pieces_of(run.junit), tests, pieces_of(run.log))) for run in runs]
         found = sorted(set.intersection(*missed)) if missed else []
         return f"{found[0]} did not run: skipped, deselected, expected to fail, or not there" if found else ""
 
@@ -330,9 +330,18 @@ def outcome_of(setting: str, record: RunRecord, log: str = "") -> Outcome:
     known = Outcome(setting, record.row, record.status, run=record.id, log=log, host=record.host or "", gpus=gpus)
     image, passed = record.environment.image_identity, record.status == PASSED
     known = replace(known, image=image, seconds=record.timings.seconds, reason="" if passed else reason)
+    if _has_no_such_test(record):
+        return replace(known, status=MISSING, reason=record.reason)
     if not failed:
         return known
     return replace(known, status=FAILED, signature=signature, kind=triage.kind if triage else "")
+
+
+def _has_no_such_test(record: RunRecord) -> bool:
+    """Whether --test names a test that the row does not have, by what pytest found: skipped ones are there."""
+    found, is_asked = record.evidence, any(item.why == ONLY_TESTS for item in record.deviations)
+    is_empty = record.status == VACUOUS or (record.status == FAILED and found.kind in ("junit", "pytest"))
+    return is_asked and is_empty and not (found.tests or found.failures or found.skipped)
 
 
 class QuietView(PlainView):

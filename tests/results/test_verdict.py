@@ -59,6 +59,7 @@ TABLE = [
     ("a test that calls srun", JobEnd("exit", 1), BAD, SRUN, "failed", "test_b: assert 1 == 2"),
     ("failed, JUnit knows", JobEnd("exit", 1), BAD, LINE, "failed", "test_b: assert 1 == 2"),
     ("a wrong name for --test", JobEnd("exit", 5), Evidence("junit"), LogFacts(), "failed", NO_TEST),
+    ("a wrong file for it", JobEnd("exit", 4), Evidence("junit"), LogFacts(), "failed", NO_TEST),
     ("failed, silent", JobEnd("exit", 1), NONE, LogFacts(), "failed", "exit code 1, no output"),
     ("an end without a code", JobEnd("exit", None), JUNIT, LINE, "failed", "exit code None; last line: the end"),
     ("a lying 0", JobEnd("exit", 0), BAD, LINE, "failed", "exit code 0, but test_b: assert 1 == 2"),
@@ -215,14 +216,18 @@ def test_counts_and_first_failure(cases: str, junit: Junit, executed: int) -> No
 
 
 CASE = '<testcase classname="tests.test_x.T" name="test_y[a::b]"'
-THERE = [f"{CASE}/>", f"{CASE}/>{FAILED}", f"{CASE}><system-out>x</system-out></testcase>", f"{CASE}><failure>", ""]
+THERE = [f"{CASE}/>", f"{CASE}/>{FAILED}", f"{CASE}><system-out>x</system-out></testcase>"]
 MISSED = [f"{CASE}><failure/></testcase>", f"{CASE}><skipped/></testcase>", CASE.replace("_y", "_z") + "/>"]
-NOT_RUN = [*((case, False) for case in [*THERE, CASE.replace("_x", "_w") + "/>"]), *((case, True) for case in MISSED)]
+OTHER_FILE = CASE.replace("_x", "_w") + "/>"
+NOT_RUN = [*((case, b"", False) for case in THERE), *((case, b"test_x.py", True) for case in MISSED)]
+NOT_RUN += [(case, b"test_x.py .", False) for case in (OTHER_FILE, f"{CASE}><failure>")]
+NOT_RUN += [(OTHER_FILE, b"test_w.py .", True), ("<", b"", True)]
 
 
-@pytest.mark.parametrize(("cases", "is_missing"), NOT_RUN)
-def test_a_test_did_not_run_if_only_others_of_its_module_passed(cases: str, is_missing: bool) -> None:
-    found = missed_tests([_suite(cases)], ["tests/test_x.py::T::test_y[a::b] (tests/test_x.py:4)"])
+@pytest.mark.parametrize(("cases", "log", "is_missing"), NOT_RUN)
+def test_a_test_did_not_run_if_only_others_passed(cases: str, log: bytes, is_missing: bool) -> None:
+    pieces = [b"tests/" + log[:3], log[3:]]
+    found = missed_tests([_suite(cases)], ["tests/test_x.py::T::test_y[a::b] (tests/test_x.py:4)"], pieces)
     assert found == ["tests/test_x.py::T::test_y[a::b]"] * is_missing
 
 

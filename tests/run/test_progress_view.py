@@ -97,6 +97,13 @@ def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
     ]
 
 
+def test_of_rows_that_are_left_only_what_they_wait_for_is_said(printed: Lines) -> None:
+    view = EventView(progress.open_view("title", [], detach=True))
+    for b in (RowProgress("b", RUNNING), RowProgress("b", WAITING, note="GPU 3")):
+        view.update([RowProgress("a", RUNNING, 1.0, "step 1"), b])
+    assert printed() == ["waiting   b: GPU 3"]
+
+
 def test_after_a_silence_plain_lines_say_what_runs_and_waits(printed: Lines) -> None:
     view = EventView(plain := progress.PlainView())
     lanes = [RowProgress("a", RUNNING, host="h100b"), RowProgress("c", WAITING)]

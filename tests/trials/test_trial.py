@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from ci_tasks.agent.records import Deviation
 from ci_tasks.errors import UsageError
+from ci_tasks.records import ONLY_TESTS, Evidence, RunRecord
 from ci_tasks.run.checkout_source import CheckoutSource
-from ci_tasks.trials.rules import AB, FAILED, PASSED, Outcome, Repeat, TrialRule
-from ci_tasks.trials.trial import Trial, TrialRun, pinned
+from ci_tasks.trials.rules import AB, FAILED, MISSING, PASSED, Outcome, Repeat, TrialRule, TrialVerdict
+from ci_tasks.trials.trial import Trial, TrialRun, outcome_of, pinned
 from ci_tasks.workflow.model import Workflow
 from tests.parts.git import git, repository
 from tests.trials.given import press
@@ -107,6 +109,28 @@ def test_a_journal_may_end_in_half_a_line_and_nothing_else() -> None:
     with trial(Machine()) as fresh:
         assert fresh.outcomes == []
         assert json.loads(fresh.path.read_bytes())["question"] == "compare"
+
+
+ASKED = (Deviation("tests", "all of the row", "tests/test_a.py::nope", ONLY_TESTS),)
+OF_TESTS = [
+    ("failed", Evidence("junit"), ASKED, MISSING),
+    ("vacuous", Evidence("none"), ASKED, MISSING),
+    ("failed", Evidence("junit"), (), FAILED),  # the row's own options deselect them
+    ("failed", Evidence("script"), ASKED, FAILED),
+    ("failed", Evidence("junit", 1, 1), ASKED, FAILED),  # it cannot be collected
+    ("vacuous", Evidence("junit", skipped=1), ASKED, FAILED),  # it is there
+]
+
+
+@pytest.mark.parametrize(("status", "evidence", "deviations", "expected"), OF_TESTS)
+def test_a_test_that_the_row_does_not_have_says_nothing_of_the_code(
+    status: str, evidence: Evidence, deviations: tuple[Deviation, ...], expected: str
+) -> None:
+    record = RunRecord("r.01", "quick", "r1", "local", status, "no test", evidence=evidence, deviations=deviations)
+    outcome = outcome_of("yours", record)
+    assert (outcome.status, outcome.reason) == (expected, "no test")
+    said = AB("base", "yours").next([outcome])
+    assert isinstance(said, TrialVerdict) == (expected == MISSING), "it is not run again"
 
 
 @pytest.mark.parametrize("status", ["blocked", "lost", "cancelled"])

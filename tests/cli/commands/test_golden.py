@@ -29,7 +29,6 @@ OTHERS = [
     (r"(?<![0-9a-f])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}(?![0-9a-f])|\b\d{7}\b", "HASH"),
     (r"(?<=\.\d\d)-[0-9a-f]{6}\b", ""),
     (r" {2,}", "  "),
-    (r"^##\[group\](?:.*\n)+?(?=RUN-\S+: the rows continue)", ""),  # of a detached row, as far as it came
 ]
 
 
