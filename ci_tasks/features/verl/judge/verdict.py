@@ -123,6 +123,8 @@ def _judged(training: TrainingRun, run: LevelRun) -> TrainingVerdict:
         text = "; ".join(one.evidence for name in _OF_A_PASS for one in found if one.name == name)
     else:
         text = some([str(one) for one in found], 4, "; ").removeprefix(f"{EXIT}: ")
+    if status == FAIL and not (run.evidence or run.facts.preflight or facts.settings or facts.bridge_paths):
+        status, text = NOT_PROVEN, f"neither verl's settings nor Megatron-Bridge in the log, which says: {text}"
     text = f"not seen: {text}" if status == NOT_PROVEN else text
     return TrainingVerdict(training.training.name, status, text, tuple(criteria))
 
