@@ -227,6 +227,7 @@ def log_traceback(run_dir: str, where: str, error: BaseException) -> None:
 _USUAL = frozenset(
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYENV_ROOT", "XDG_RUNTIME_DIR"]
 )
+ACTIVATED = "VIRTUAL_ENV"
 _PASSED = _USUAL.union(
     ["http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"],
     ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"],
@@ -250,9 +251,12 @@ def machine_environment(host_env: Mapping[str, str]) -> Dict[str, str]:
 
 
 def shell_variables() -> Tuple[str, ...]:
-    """The names of the caller's variables that reach a job and may change what it does."""
+    """The names of the caller's variables that reach a job and may change what it does; of an activated venv, which
+    reaches it by PATH, its own."""
     reach = sorted(name for name in os.environ if passed(name))
-    return tuple(name for name in reach if name not in _USUAL and not name.startswith("LC_"))
+    venv = os.environ.get(ACTIVATED)
+    is_first = venv and os.environ.get("PATH", "").startswith(venv + "/bin:")
+    return (ACTIVATED,) * bool(is_first) + tuple(name for name in reach if name not in _USUAL and not name.startswith("LC_"))
 
 
 def given_secrets(plan: Plan) -> Tuple[str, ...]:

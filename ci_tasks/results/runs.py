@@ -28,7 +28,7 @@ from ci_tasks.agent.records import (
     Status,
     read_events,
 )
-from ci_tasks.agent.run_directory import RunDir, read_description, read_remote, read_status, write_record
+from ci_tasks.agent.run_directory import ACTIVATED, RunDir, read_description, read_remote, read_status, write_record
 from ci_tasks.logs.lines import LineReader
 from ci_tasks.logs.reading import LogFacts, LogReading, line_summary, read_log
 from ci_tasks.records import FAILED, NO_EVIDENCE, Attempt, LogDigest, RunEnvironment, RunRecord, Timings, Verdict
@@ -224,9 +224,13 @@ def new_record(
 def _of_status(status: Status) -> Iterator[Deviation]:
     """What the agent noted of the run: variables of the shell by name, since a value may hold a password; what the job,
     or another program, changed that only the agent writes; an exit code that Slurm does not know."""
-    if status.shell:
-        why = "set in the shell on the host; values are not shown"
-        yield Deviation("shell variables", "the runner's", " ".join(status.shell), why)
+    if ACTIVATED in status.shell:
+        why = "its packages are seen, too, unless the row has a Python of its own"
+        yield Deviation("activated venv", "none", "first on PATH", why)
+    if variables := " ".join(name for name in status.shell if name != ACTIVATED):
+        yield Deviation(
+            "shell variables", "the runner's", variables, "set in the shell on the host; values are not shown"
+        )
     if status.changed:
         why = "a job here is the same user as its agent; only status.json and plan.json were written again"
         yield Deviation("files of the run", "out of the job's reach", f"changed: {', '.join(status.changed)}", why)

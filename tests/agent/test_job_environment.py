@@ -58,6 +58,15 @@ def test_the_jobs_environment_is_the_machines_and_the_plans_not_the_callers(run:
     assert not {"HOME", "LC_ALL", "PATH", "WANDB_API_KEY", *CALLERS} & set(run.status().shell)
 
 
+@pytest.mark.parametrize(("path", "is_first"), [("/venv/bin:/usr/bin:/bin", True), ("/usr/bin:/venv/bin", False)])
+def test_an_activated_venv_is_noted_where_a_job_finds_its_python(
+    monkeypatch: pytest.MonkeyPatch, path: str, is_first: bool
+) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", "/venv")
+    monkeypatch.setenv("PATH", path)
+    assert ("VIRTUAL_ENV" in environment.shell_variables()) == is_first
+
+
 def test_a_secret_reaches_the_job_and_no_file_and_no_argv(run: Run, until: Callable[..., Any]) -> None:
     run.plan["secrets"] = ["TOKEN", "KEY"]
     run.start(

@@ -43,7 +43,7 @@ def test_what_a_person_reads(person: Any, session: str) -> None:
     """A session's file has the commands, too, behind a dollar sign each. `sh` is for what a person does in between."""
     who = {"NAME": "Ada", "EMAIL": "ada@example.com", "DATE": "2026-01-01T00:00:00Z"}
     person.env |= {f"GIT_{role}_{name}": value for role in ("AUTHOR", "COMMITTER") for name, value in who.items()}
-    person.env["COLUMNS"] = "200"  # paths of any length fit
+    person.env |= {"COLUMNS": "200", "VIRTUAL_ENV": ""}  # paths of any length fit
     person.write(".github/workflows/golden.yml", (SESSIONS / "golden.yml").read_text(encoding="utf-8"))
     places = {shlex.quote(str(person.checkout)): "CHECKOUT", str(person.checkout): "CHECKOUT"}
     places |= {str(person.home): "HOME", str(ROOT): "ROOT"}
