@@ -256,7 +256,9 @@ def shell_variables() -> Tuple[str, ...]:
     reach = sorted(name for name in os.environ if passed(name))
     venv = os.environ.get(ACTIVATED)
     is_first = venv and os.environ.get("PATH", "").startswith(venv + "/bin:")
-    return (ACTIVATED,) * bool(is_first) + tuple(name for name in reach if name not in _USUAL and not name.startswith("LC_"))
+    return (ACTIVATED,) * bool(is_first) + tuple(
+        name for name in reach if name not in _USUAL and not name.startswith("LC_")
+    )
 
 
 def given_secrets(plan: Plan) -> Tuple[str, ...]:

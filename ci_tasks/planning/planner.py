@@ -78,6 +78,8 @@ def check_row(workflow: Workflow, job: Job, row: Row) -> None:
     if message is None and row.gpus is None:
         message = "the workflow does not say how many GPUs the row takes"
         hint = "give the number that CI's runner gives it: --gpus N (0 for none)"
+        named = re.findall(r"needs\.([\w-]+)\.outputs\.([\w-]+)", str(job.runs_on))
+        hint += "".join(f", or the runner's label: --output {need}.{name}=LABEL" for need, name in named)
     if message is not None:
         line, text = getattr(job.runs_on, "line", 0) or job.line, f"runs-on: {job.runs_on}"
         file = workflow.file_of(job).place

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +32,7 @@ from ci_tasks.agent.run_directory import RunDir, read_description, read_if_reada
 from ci_tasks.errors import Blocked, some
 from ci_tasks.logs.causes import TIMEOUT_HANG, UNKNOWN, JobEnd, JobKnowledge, group_of
 from ci_tasks.logs.reading import LogFacts
-from ci_tasks.records import PASSED, VACUOUS, Hang, RunRecord, Triage, Verdict
+from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, Hang, RunRecord, Triage, Verdict
 from ci_tasks.results import probe_evidence
 from ci_tasks.results.gpu_samples import OUT_OF_MEMORY, gpu_use, since
 from ci_tasks.results.runs import events_of, new_record, queue_seconds, read_run_log, save_record
@@ -72,12 +74,20 @@ def judge_run(run: RunDir) -> RunRecord:
         triage=triage if verdict.status != PASSED else None,
         deviations=(*record.deviations, *_of_install_steps(events), *_withheld(run)),
     )
-    hints = [f"{each.what} are {each.here}: {each.why}" for each in record.deviations if each.what == "submodules"]
-    record = replace(record, reason="; ".join([record.reason, *hints * (record.cause == "file_not_found")]))
+    if record.status == FAILED and record.cause == "file_not_found" and (missing := _empty_submodule(record)):
+        record = ended_as(record, BLOCKED, f"{record.reason}; `git submodule update --init {missing}` fetches it")
     record = _with_probe(record, run, plan, calls)
     if status.end == "timeout" or status.stalled:
         record = _with_hang(record, run)
     return save_record(run, _with_gpu_use(record, run, status.ended_at, events))
+
+
+def _empty_submodule(record: RunRecord) -> str:
+    """The submodule that the checkout has not fetched, and of which the row says that a file is missing."""
+    checkout = Path(record.checkout.path) if record.checkout else Path()
+    listed = re.findall(rb"(?m)^\s*path = ([^\0\n]+)$", b"".join(pieces_of(str(checkout / ".gitmodules"))))
+    paths = [path for path in map(os.fsdecode, listed) if f"{path}/" in record.reason]
+    return next((path for path in paths if not any((checkout / path).glob("*"))), "")
 
 
 def _why_cut(status: Status, events: Sequence[Event], calls: Sequence[DockerInvocation]) -> str:

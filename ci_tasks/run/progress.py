@@ -257,5 +257,5 @@ def kept_lines(result: BatchResult) -> list[str]:
     lines = [f"kept: {counted(len(kept), 'row')}; `ci-tasks shell {kept[0]}` opens bash there"]
     remote = read_remote(runs[kept[0]])
     if (remote is None or remote.kind != "slurm") and not read_description(runs[kept[0]]).checkout.rev:
-        lines.append(f"after an edit, `ci-tasks retry {kept[0]}` runs the failed step again")
+        lines.append(f"after an edit in your checkout, `ci-tasks retry {kept[0]}` runs the failed step again")
     return lines
