@@ -207,7 +207,9 @@ def test_kept_rows_have_their_next_commands(tmp_path: Path, kind: str, retries: 
     assert progress.kept_lines(BatchResult("b", "failed", directories=dict(runs[:1]))) == [], "none was kept"
     lines = progress.kept_lines(BatchResult("b", "failed", directories=dict(runs)))
     assert lines[0] == "kept: 2 rows; `ci-tasks shell b.02` opens bash there"
-    assert lines[1:] == (["after an edit in your checkout, `ci-tasks retry b.02` runs the failed step again"] if retries else [])
+    assert lines[1:] == (
+        ["after an edit in your checkout, `ci-tasks retry b.02` runs the failed step again"] if retries else []
+    )
 
 
 def test_what_differed_from_ci_in_the_labels_last_run_is_counted_and_the_command_lists_it(
