@@ -121,7 +121,7 @@ LABEL = positional(
     complete=f"{_COMPLETION}:labels",
     hint="`ci-tasks jobs` lists the labels",
 )
-_ONLY = "only rows whose names contain this text; several with commas"
+_ONLY = "only the row of this name, else those whose names contain it; several with commas"
 ONLY = text(_ONLY, commas=True, complete=f"{_COMPLETION}:rows")
 RUN_NEEDS = switch("run the jobs here whose outputs decide the rows")
 

@@ -36,7 +36,7 @@ from ci_tasks.trials.same_failure import Comparison, FailureDifference
 from ci_tasks.trials.trial import Execute, Runner, Subject, Trial, pinned
 from ci_tasks.trials.words import CANCELLED, ON_MY_TREE, REPRODUCE
 from ci_tasks.workflow.model import Row
-from ci_tasks.workflow.rows import job_of, missing_outputs, named_or_selected, rows
+from ci_tasks.workflow.rows import job_of, missing_outputs, rows, select
 from ci_tasks.workflow.suite import label_of
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _row(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOpti
     """The row that the log is of. Raises UsageError if none or several fit, naming them."""
     candidates = _candidates(source, recovered, options)
     if options.only:
-        chosen = named_or_selected([each.row for each in candidates], options.only, options.label or "any label")
+        chosen = select([each.row for each in candidates], options.only, options.label or "any label")
         candidates = [each for each in candidates if each.row in chosen]
     if (options.label or options.only) and len(candidates) == 1:
         return candidates[0].row

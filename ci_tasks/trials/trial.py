@@ -49,7 +49,7 @@ from ci_tasks.trials import report
 from ci_tasks.trials.rules import MISSING, Outcome, TrialRule, TrialVerdict
 from ci_tasks.trials.words import CANCELLED
 from ci_tasks.workflow.model import Row
-from ci_tasks.workflow.rows import named_or_selected
+from ci_tasks.workflow.rows import select
 
 _BLOCKED_IN_A_ROW = 3  # runs, after which the host has to run what is known to run
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")  # from run to run, in a reason without a signature
@@ -231,8 +231,8 @@ def pinned(source: CheckoutSource, base: str | None) -> Iterator[PinnedTree]:
 
 
 def rows_named(source: CheckoutSource, label: str, only: str | None, base: str | None = None) -> list[Row]:
-    """The row with this very name, else the rows that `only` means. Raises UnknownName."""
-    return named_or_selected(find_rows(source, label, event_context(source), base).rows, only, label)
+    """The rows that `only` means. Raises UnknownName."""
+    return select(find_rows(source, label, event_context(source), base).rows, only, label)
 
 
 def cost(runs: int, label: str, hosts: Sequence[str], rows: Sequence[str]) -> str:

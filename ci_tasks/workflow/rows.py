@@ -52,19 +52,16 @@ def job_of(workflow: Workflow, label: str) -> Job:
 
 
 def select(rows: list[Row], only: str | None, label: str) -> list[Row]:
-    """The rows whose name has one of `only`'s parts in it, which commas divide; a name with commas is one part.
-    UnknownName for a part of none."""
-    whole = only in [row.row for row in rows]
-    parts = [part.strip() for part in ([only or ""] if whole else (only or "").split(",")) if part.strip()]
+    """The row with this very name, or with that of one of the parts that commas divide; of a part that is no row's
+    name, the rows whose names contain it. UnknownName for a part of none."""
+    names, chosen = [row.row for row in rows], set[str]()
+    parts = [only] if only in names else [part.strip() for part in (only or "").split(",") if part.strip()]
     for part in parts:
-        if not any(part in row.row for row in rows):
-            raise UnknownName("row", part, [row.row for row in rows], where=f"label {label}")
-    return [row for row in rows if not parts or any(part in row.row for part in parts)]
-
-
-def named_or_selected(rows: list[Row], only: str | None, label: str) -> list[Row]:
-    """The row with this very name, else what `select` gives."""
-    return [row for row in rows if row.row == only] or select(rows, only, label)
+        found = {part} & {*names} or {name for name in names if part in name}
+        if not found:
+            raise UnknownName("row", part, names, where=f"label {label}")
+        chosen |= found
+    return [row for row in rows if row.row in chosen or not parts]
 
 
 def trigger_of(workflow: Workflow, job: Job) -> str | None:
