@@ -32,7 +32,7 @@ from dataclasses import field
 from typing import Dict, Final, List, Literal, Mapping, Optional, Tuple
 
 from . import codec
-from .docker_argv import ENGINES, ContainerRules
+from .docker_argv import ContainerRules
 from .quick_dataclass import dataclass
 
 State = Literal["planned", "running", "ended"]
@@ -270,11 +270,6 @@ class Plan(RunDescription):
     @property
     def container_runtime(self) -> Optional[str]:
         return self.container.runtime if self.container is not None else None
-
-    @property
-    def has_container_daemon(self) -> bool:
-        """Whether its containers are those of docker or podman."""
-        return self.container_runtime in ENGINES
 
     @property
     def is_simulated(self) -> bool:

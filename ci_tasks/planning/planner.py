@@ -149,37 +149,18 @@ class _Planning:
             *container_deviations(containers.container_of(job, self.resolve, planned), rules),
             *agent_deviations(locks, probe, location.checkout),
         )
+        host_env = {**host.env, **({containers.LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})}
         plan = Plan(
-            id=location.id,
-            label=row.label,
-            job=row.job,
-            row=row.row,
-            host=host.name,
-            test=row.test,
-            args=row.args,
-            gpus=row.needed_gpus,
-            image=row.image,
-            runtime=host.runtime,
-            env={name: secrets.shown(value) for name, value in row.env.items()},
-            secrets=tuple(script.secrets),
-            workspace=self.event.workspace,
+            id=location.id, label=row.label, job=row.job, row=row.row, host=host.name, test=row.test, args=row.args,
+            gpus=row.needed_gpus, image=row.image, runtime=host.runtime, secrets=tuple(script.secrets),
+            env={name: secrets.shown(value) for name, value in row.env.items()}, workspace=self.event.workspace,
             timeout_minutes=row.timeout_minutes or host.timeout_minutes,  # 0 is no limit of CI's
-            stall_minutes=host.stall_minutes,
-            deviations=differences,
-            host_env={**host.env, **({containers.LOCK_DIR_ENV: location.lock_dir} if host.simulate else {})},
-            container=rules,
-            script=render(script),
-            setup=directory,
-            install=install,
-            checkout=location.checkout,
-            keep=location.keep,
-            exclusive=containers.exclusive(host, texts, starts_ray=location.starts_ray),
-            gpu_locks=locks,
-            artifacts=host.artifacts,
-            takes_locks=locks is not None and locks.count > 0 and locks.by == JOB,
-            may_fail=is_true(self.resolve.known(job.continue_on_error)),
-            probe=probe,
-        )
+            stall_minutes=host.stall_minutes, deviations=differences, host_env=host_env, container=rules,
+            script=render(script), setup=directory, install=install, checkout=location.checkout, keep=location.keep,
+            exclusive=containers.exclusive(host, texts, starts_ray=location.starts_ray), gpu_locks=locks,
+            artifacts=host.artifacts, takes_locks=locks is not None and locks.count > 0 and locks.by == JOB,
+            may_fail=is_true(self.resolve.known(job.continue_on_error)), probe=probe,
+        )  # fmt: skip
         return RowPlan(on_slurm(plan) if host.kind == "slurm" else plan, setup)
 
     def shared_directory(self) -> str | None:
@@ -335,7 +316,8 @@ def retry_plan(before: Plan, *, id: str, run_dir: str, earlier_dir: str, step: i
     commits = before.checkout.commit, checkout.commit
     rules = containers.rules_of_run(before.container, id, run_dir) if before.container else None
     venv = f"{directories[0]}/tmp/venv"
-    if rules and before.has_container_daemon and venv in before.script:  # a job's container sees only what is mounted
+    # A job's container sees only what is mounted.
+    if rules and before.container_runtime in ENGINES and venv in before.script:
         rules = replace(rules, volumes=(*rules.volumes, venv))
     here, why = f"steps {step}.. of run {before.id}", "in its kept workspace, without the earlier steps"
     said = Deviation(RETRIED, "all steps", here, why)

@@ -37,7 +37,7 @@ def describe(triage: Triage, width: int | None = None, source: str = "", more: s
         where = f"line {triage.line_no}" if triage.line_no else "no line"
         where += f" in {' > '.join(triage.frames)}" if triage.frames else ""
         facts = [
-            ("cause:", cause_sentence(triage)),
+            ("cause:", f"{triage.reason} ({triage.cause})" if triage.reason else triage.cause),
             *([("tests:", tests_sentence(triage))] if triage.tests else []),
             ("line:", _cut(triage.text or triage.line or "(no line says why)")),
             ("where:", f"{where}, confidence {triage.confidence:.2f}"),
@@ -57,11 +57,6 @@ def describe(triage: Triage, width: int | None = None, source: str = "", more: s
     context = ["", *(part for each in around for part in _numbered(*each, triage.line_no, width))] if around[1:] else []
     shown = [*body, *map(printable, context), *(["", *follows] if follows else [])]
     return [VERDICTS.get(triage.verdict, triage.verdict), *shown]
-
-
-def cause_sentence(triage: Triage) -> str:
-    """The cause in words, and its name."""
-    return f"{triage.reason} ({triage.cause})" if triage.reason else triage.cause
 
 
 def tests_sentence(triage: Triage) -> str:

@@ -34,7 +34,6 @@ from ci_tasks.logs.reading import LogFacts, LogReading, line_summary, read_log
 from ci_tasks.records import FAILED, NO_EVIDENCE, Attempt, LogDigest, RunEnvironment, RunRecord, Timings, Verdict
 from ci_tasks.registry import metric_formats
 from ci_tasks.results.store import read_state_if_readable
-from ci_tasks.results.verdict import ended_as
 
 READING = "reading.json"  # beside the log: what it says
 _PIECE = 1 << 18
@@ -162,11 +161,6 @@ def record_not_started(run: RunDir, status: str, reason: str) -> RunRecord:
     with suppress(OSError, ValueError):  # it may also have changed the plan
         plan = read_description(run)
     return save_record(run, new_record(plan, Status(), Verdict(status, reason, NO_EVIDENCE)))
-
-
-def with_status(run: RunDir, record: RunRecord, status: str, reason: str) -> RunRecord:
-    """The record with another status, on disk too: other rows have shown what this one alone could not."""
-    return save_record(run, ended_as(record, status, reason))
 
 
 def with_attempts(run: RunDir, record: RunRecord, earlier: Sequence[Attempt], *, stopped: bool) -> RunRecord:

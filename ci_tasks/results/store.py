@@ -218,10 +218,6 @@ def setup_dirs(batch: str) -> list[RunDir]:
     return [run for run in found if os.path.exists(run.plan)]
 
 
-def runs_of(batch: str) -> list[str]:
-    return [run.path for run in (*(run for _, run in rows_of(batch)), *setup_dirs(batch))]
-
-
 def is_row(id: str) -> bool:
     return _ID.fullmatch(id) is not None
 

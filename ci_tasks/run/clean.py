@@ -192,7 +192,8 @@ def _clean_here(connection: ReconnectingConnection, days: float | None, everythi
             yield CleanedRun(f"{info.id}: {text}", tuple(left))
         batch = Path(info.batch_dir)
         # Its journal and similar files are of no use any more.
-        if text == "removed" and batch.parent == store.home() / "runs" and not store.runs_of(batch.name):
+        is_empty = not (store.rows_of(batch.name) or store.setup_dirs(batch.name))
+        if text == "removed" and batch.parent == store.home() / "runs" and is_empty:
             shutil.rmtree(batch, ignore_errors=True)
 
 

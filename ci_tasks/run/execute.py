@@ -23,7 +23,8 @@ from ci_tasks.planning.placement import Durations, HostLoad, WaitingRow, expecte
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, LOST, VACUOUS, Attempt, RunRecord
 from ci_tasks.report.live import WAITING, RowProgress
 from ci_tasks.results.load import load_record, read_run_record
-from ci_tasks.results.runs import is_over, record_not_started, seconds_since_start, with_attempts, with_status
+from ci_tasks.results.runs import is_over, record_not_started, save_record, seconds_since_start, with_attempts
+from ci_tasks.results.verdict import ended_as
 from ci_tasks.run.checkout_source import ExecutionOptions
 from ci_tasks.run.events import BatchJournal, EventView, RowChanged, now
 from ci_tasks.run.prepare import HostSession, PreparedBatch
@@ -347,7 +348,7 @@ class LabelExecution:
         if record.status != BLOCKED or self.ready.planner is None:
             return record
         reason = self.ready.planner.install_problem(record.reason)
-        return record if reason == record.reason else with_status(run, record, BLOCKED, reason)
+        return record if reason == record.reason else save_record(run, ended_as(record, BLOCKED, reason))
 
     def _not_started(self, run: RunDir, status: str, reason: str) -> RunRecord:
         """A terminal sends ^C to the programs of a start too, such as git: that they failed is not the host's fault."""

@@ -253,14 +253,9 @@ def _planned(before: Plan, session: HostSession, batch: store.Batch, kept: str, 
     """The rest of a run that was kept in the directory `kept` of its host, after these `events`."""
     code, run = take_host_snapshot(Path(before.checkout.path), None), batch.run_dir(1)
     session.executor.use(batch, code)
-    plan = retry_plan(
-        before,
-        id=batch.run_id(1),
-        run_dir=session.executor.paths(run).run,
-        earlier_dir=kept,
-        step=failed_step(before, events),
-        checkout=replace(code.checkout, path=before.checkout.path, sample=before.checkout.sample),
-    )
+    checkout = replace(code.checkout, path=before.checkout.path, sample=before.checkout.sample)
+    there, step = session.executor.paths(run).run, failed_step(before, events)
+    plan = retry_plan(before, id=batch.run_id(1), run_dir=there, earlier_dir=kept, step=step, checkout=checkout)
     test = code.read_file(before.test) if before.test else None
     plan = replace(plan, defines_tests=defines_tests(test or ""))
     session.executor.write_plan(run, plan)

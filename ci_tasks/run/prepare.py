@@ -25,7 +25,7 @@ from ci_tasks.agent.records import Checkout, Plan, ProbeRules
 from ci_tasks.checkout.repository import find_repository, resolve_rev
 from ci_tasks.checkout.snapshot import Snapshot
 from ci_tasks.config import HostSpec
-from ci_tasks.errors import CheckoutError, CiTasksError, UnknownName, UsageError, printable, some
+from ci_tasks.errors import CiTasksError, UnknownName, UsageError, printable, some
 from ci_tasks.hosts.executor import Executor, OpenExecutor, PreparedRow, Say, TakeSnapshot, take_host_snapshot
 from ci_tasks.hosts.queries import QUERY_TIMEOUT_S
 from ci_tasks.planning import containers
@@ -112,7 +112,6 @@ def prepare(
         code = take_snapshot(source.path, source.rev, source.given.overlays, announce_large_files)
         for executor in executors:
             executor.use(batch, code)
-        _check_tests_exist(rows, code)
         found = replace(found, context=replace(found.context, sha=code.checkout.commit))
         # Whether the checkout's lock script keeps simulated GPUs' locks away from the real ones.
         scripts = code.names(source.suite.lock_scripts, ".py")
@@ -172,14 +171,6 @@ def _check_home_outside_checkout(source: CheckoutSource) -> None:
     if repository is None or not repository.ignores(home / "runs"):
         message = f"{store.HOME_ENV} is {home}, inside the checkout, where no command may write"
         raise UsageError(message, hint="choose a directory outside, or add this one to .gitignore")
-
-
-def _check_tests_exist(rows: Sequence[Row], code: Snapshot) -> None:
-    for row in rows:
-        if row.test and code.read_file(row.test) is None:
-            message = f"row {row.row} of label {row.label} runs {row.test}, which is not in the checkout"
-            hint = "it is neither committed nor untracked: is it ignored, or was it renamed?"
-            raise CheckoutError(message, hint=hint)
 
 
 def announce_large_files(files: list[tuple[str, int]]) -> None:

@@ -36,8 +36,8 @@ _STATES = {"row_waiting": WAITING, "row_started": RUNNING, "row_stalled": STALLE
 
 def open_view(title: str, rows: Sequence[RunDir], *, detach: bool = False) -> ProgressView:
     """The view that fits the terminal and the number of rows, and whether they will be left once they run."""
-    if detach:
-        return DetachedView()
+    if detach:  # how much is seen of those that run is chance
+        return PlainView(says_what_runs=False)
     if len(rows) == 1:
         return StreamView(rows[0])
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
@@ -49,7 +49,8 @@ class PlainView(ProgressView):
     """A line when a row starts, moves, ends or stalls, when a host comes or goes, and a reminder in between. With
     several hosts, which events name, a line says where a row is."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, says_what_runs: bool = True) -> None:
+        self._says_what_runs = says_what_runs
         self._note = ""  # the last one
         self._shown: dict[str, str] = {}  # row → state of its last line
         self._known_hosts: set[str] = set()
@@ -86,6 +87,8 @@ class PlainView(ProgressView):
         if state == self._shown.get(event.row, WAITING) == WAITING:
             return
         self._shown[event.row] = state
+        if state == RUNNING and not self._says_what_runs:
+            return
         took = f" after {event.seconds:.1f} s" if event.status and event.seconds is not None else ""
         note = "" if not event.note else ": as above" if event.note == self._note else f": {event.note}"
         self._note = event.note or self._note
@@ -95,16 +98,6 @@ class PlainView(ProgressView):
     def _print(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {shortened(text, _LONGEST_LINE)}", flush=True)
         self._last_line_at = time.monotonic()
-
-
-class DetachedView(PlainView):
-    """Says what rows wait for, and no word of those that run: how much of them is seen is chance."""
-
-    def print_row(self, event: RowChanged) -> None:
-        if event.event == "row_started":
-            self._shown[event.row] = RUNNING
-        else:
-            super().print_row(event)
 
 
 def _host_and_attempt(host: str, attempt: int) -> str:

@@ -19,7 +19,7 @@ from ci_tasks.report.brief import runs as brief_text
 from ci_tasks.report.junit import render as render_junit
 from ci_tasks.report.markdown import render as render_markdown
 from ci_tasks.report.page import Bar, Run, page, phases
-from ci_tasks.report.results import NextStep, batch_result, next_steps, verdict
+from ci_tasks.report.results import batch_result, next_steps, verdict
 from ci_tasks.report.table import size
 from ci_tasks.results import store
 from ci_tasks.results.gpu_samples import by_uuid
@@ -47,8 +47,9 @@ def report(
     if html is not None:
         made = f"Made by ci-tasks {__version__}, {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}."
         rows = [record.row for record in records]
+        kept = [id for id, run, _ in runs if read_status_if_readable(run).kept is not None]
         shown = [_run(*run, alone=rows.count(run[2].row) == 1) for run in runs]
-        write_file(html, page(title, shown, made, _next_steps(runs, names), _places(runs)))
+        write_file(html, page(title, shown, made, next_steps(names, records, kept), _places(runs)))
     if junit is not None:
         write_file(junit, [render_junit(title, records, [run.log for _, run, _ in runs])])
     if markdown:
@@ -65,11 +66,6 @@ def report(
         for told in hooks("run_report"):
             print("".join(f"{line}\n" for _, run, _ in runs for line in told(run.path)), end="")
     return result
-
-
-def _next_steps(runs: Sequence[ReportedRun], names: Sequence[str]) -> list[NextStep]:
-    kept = [id for id, run, _ in runs if read_status_if_readable(run).kept is not None]
-    return next_steps(names, [record for _, _, record in runs], kept)
 
 
 def _places(runs: Sequence[ReportedRun]) -> dict[str, str]:

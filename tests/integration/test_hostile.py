@@ -23,10 +23,6 @@ def with_other_workflows(count: int, person: Any) -> None:
 
 # What is said of it: how it becomes so, and the command.
 SPOILT: dict[str, tuple[Callable[[Any], object], str]] = {
-    "runs tests/test_tiny_renamed.py, which is not in the checkout": (
-        lambda person: person.edit(WORKFLOW, "test_tiny_sglang_config_offload.py", "test_tiny_renamed.py"),
-        "remote sglang-config --host sim",
-    ),
     "inside the checkout": (lambda person: person.env.update(CI_TASKS_HOME="mine"), "plan precision"),
     "--workflow FILE picks one of: a0.yml, a1.yml": (partial(with_other_workflows, 2), "jobs --repo ."),
     "a6.yml and 3 more; `ci-tasks jobs --changed` lists": (partial(with_other_workflows, 15), "jobs --repo ."),

@@ -17,8 +17,9 @@ from ci_tasks.agent import processes
 from ci_tasks.agent.finish import ARCHIVE
 from ci_tasks.agent.hang import HangFacts, ProcessFacts
 from ci_tasks.agent.nvidia_smi import rows_of
-from ci_tasks.agent.records import GpuProcessSample, GpuSample, read_events
+from ci_tasks.agent.records import Checkout, GpuProcessSample, GpuSample, read_events
 from ci_tasks.agent.run_directory import RunDir, write_record
+from ci_tasks.records import RunRecord
 from ci_tasks.results import judge_run as judging
 from ci_tasks.results.load import UnreadableRun, load_record
 from ci_tasks.results.runs import queue_seconds, record_not_started
@@ -290,3 +291,18 @@ def test_the_wait_is_what_lies_between_being_on_record_and_having_all(events: li
 def test_lines_that_are_no_events_do_not_count(line: str) -> None:
     lines = ['{"t": 1, "event": "started"}', '{"t": 1, "event": "waiting"}', line, '{"t": 3, "event": "gpus"}']
     assert queue_seconds(read_events("\n".join(lines))) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("files", "missing"), [([], "libs/x"), (["libs/x/README"], ""), (["libs/xy/README"], "libs/x")]
+)
+def test_a_submodule_is_missing_if_the_checkout_has_nothing_of_it(
+    tmp_path: Path, files: list[str], missing: str
+) -> None:
+    (tmp_path / ".gitmodules").write_text('[submodule "x"]\n\tpath = libs/x\n[submodule "other"]\n\tpath = other\n')
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
+    checkout, reason = Checkout(path=str(tmp_path)), "cat: libs/x/VERSION: No such file or directory"
+    record = RunRecord("b.01", "ppo", "r", "local", "failed", reason, checkout=checkout)
+    assert judging._empty_submodule(record) == missing

@@ -24,6 +24,7 @@ _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LARGEST_RANK = 1 << 16
 _THREAD = re.compile(r"(Current thread|Thread) 0x.* \(most recent call first\):")
 _FRAME = re.compile(r'  File "([^"]*)", line (\d{1,8}) in (.{1,300})')
+_HELPER = re.compile("resource_tracker|forkserver")
 _STARTED = re.compile(r"(^|/)multiprocessing/process\.py:_bootstrap$")
 _TORCH = re.compile(r"(^|/)torch/(distributed|cuda|autograd|utils|nn|_\w+)/")
 _LIBRARY = re.compile(rf"/lib(64)?/python3|^<frozen |/(site|dist)-packages/|{_TORCH.pattern}|(^|/)ray/(_private|util)/")
@@ -236,7 +237,7 @@ class RunProcesses:
             busy = [worker for worker in workers if worker.is_worker and worker.frame]
             return busy[:1] if len({worker.where for worker in busy}) == 1 else busy
         children = [each for each in self.by_id.values() if each.parent is process and each.facts.state != "Z"]
-        others = [each.main for each in children if not any(map(_is_helper, each.facts.argv))]
+        others = [each.main for each in children if not _HELPER.search(" ".join(each.facts.argv))]
         return others if thread.kind == CHILD else []
 
 
@@ -274,7 +275,3 @@ def rank_in(env: Mapping[str, str]) -> int | None:
 def _is_in_between(process: Process) -> bool:
     """A shell or a container's client that waits for what is of interest."""
     return process.program in _IN_BETWEEN and process.facts.state != "T" and not process.facts.held
-
-
-def _is_helper(word: str) -> bool:
-    return "resource_tracker" in word or "forkserver" in word

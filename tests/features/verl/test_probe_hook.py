@@ -4,12 +4,12 @@ functions of real revisions, which `bench/verl_hooks.py` writes into a file."""
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ci_tasks.features.verl.judge import training_run
 from ci_tasks.features.verl.judge.training_log import TrainingFacts
@@ -22,58 +22,7 @@ from ci_tasks.results.probe_evidence import probe_summary
 from tests.agent.probe.interpreters import Interpreter, add_probe, make_interpreter
 from tests.results.test_probe_evidence import PLAN
 
-SOURCES = {
-    "verl/utils/checkpoint/megatron_checkpoint_manager.py": """
-        import os
-        class MegatronCheckpointManager:
-            def save_checkpoint(self, local_path, hdfs_path=None, global_step=0, max_ckpt_to_keep=None):
-                os.makedirs(local_path + "/dist_ckpt")
-                open(local_path + "/dist_ckpt/part.distcp", "w").write("x" * 7)
-            def load_checkpoint(self, local_path, hdfs_path=None, del_local_after_load=False):
-                if not os.path.exists(local_path):
-                    raise FileNotFoundError(local_path)
-        """,
-    "megatron/bridge/models/model_provider.py": """
-        class Parameter:
-            dtype = "torch.bfloat16"
-            def __init__(self, count, requires_grad):
-                self.count, self.requires_grad = count, requires_grad
-            def numel(self):
-                return self.count
-        class Module:
-            parts = ()
-            def named_parameters(self): ...
-            def parameters(self):
-                return [Parameter(100, False), Parameter(4, True)]
-            def modules(self):
-                return [self, *self.parts]
-        class LoRALinear(Module): ...
-        class GPTModel(Module):
-            parts = (LoRALinear(), LoRALinear())
-        class DistributedDataParallel(GPTModel):
-            module = GPTModel()
-        class ModelProviderMixin:
-            def finalize(self): ...
-            def provide(self): ...
-            def provide_distributed_model(self, **kwargs):
-                return [DistributedDataParallel()]
-        class Qwen2ModelProvider(ModelProviderMixin):
-            num_layers = 2
-        """,
-    "verl/utils/megatron_utils.py": """
-        class Broken:
-            named_parameters = None
-            def parameters(self): raise TypeError("broken")
-        def make_megatron_module(): return [Broken()]
-        """,
-    "megatron/core/parallel_state.py": """
-        def initialize_model_parallel(**sizes): ...
-        def get_tensor_model_parallel_world_size(): return 2
-        def get_pipeline_model_parallel_world_size(): return 1
-        def get_data_parallel_world_size(): return 4
-        def get_context_parallel_world_size(): raise AssertionError("not initialized")
-        """,
-}
+SOURCES = yaml.safe_load(Path(__file__).with_name("hooked_packages.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +32,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
     for name, text in SOURCES.items():
         file = python.packages / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(textwrap.dedent(text))
+        file.write_text(text)
     return python
 
 
