@@ -293,16 +293,11 @@ def test_lines_that_are_no_events_do_not_count(line: str) -> None:
     assert queue_seconds(read_events("\n".join(lines))) == 2.0
 
 
-@pytest.mark.parametrize(
-    ("files", "missing"), [([], "libs/x"), (["libs/x/README"], ""), (["libs/xy/README"], "libs/x")]
-)
-def test_a_submodule_is_missing_if_the_checkout_has_nothing_of_it(
-    tmp_path: Path, files: list[str], missing: str
-) -> None:
+@pytest.mark.parametrize(("file", "missing"), [("libs/x/README", ""), ("libs/xy/README", "libs/x")])
+def test_a_submodule_is_missing_if_the_checkout_has_nothing_of_it(tmp_path: Path, file: str, missing: str) -> None:
     (tmp_path / ".gitmodules").write_text('[submodule "x"]\n\tpath = libs/x\n[submodule "other"]\n\tpath = other\n')
-    for file in files:
-        (tmp_path / file).parent.mkdir(parents=True)
-        (tmp_path / file).touch()
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).touch()
     checkout, reason = Checkout(path=str(tmp_path)), "cat: libs/x/VERSION: No such file or directory"
     record = RunRecord("b.01", "ppo", "r", "local", "failed", reason, checkout=checkout)
     assert judging._empty_submodule(record) == missing
