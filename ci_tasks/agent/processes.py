@@ -137,7 +137,7 @@ def terminate(run_dir: str, group: Optional[int], told: set[int]) -> bool:
     """SIGTERM to every process of the run that is not among the `told` ones: others may begin while these end. Returns
     whether any is alive."""
     living = set(of_run(run_dir, group))
-    for pid in living - told:
+    for pid in sorted(living - told):  # a parent first: else its child's end may look like the end of its work
         send(pid, signal.SIGTERM)
     told |= living
     return bool(living)

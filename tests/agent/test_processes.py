@@ -57,6 +57,14 @@ def test_a_process_is_not_taken_for_another_one(change: dict[str, Any]) -> None:
     assert processes.alive(status) == (status.pid == os.getpid() and not change)
 
 
+def test_a_parent_is_told_to_end_before_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[int]()
+    monkeypatch.setattr(processes, "of_run", lambda *_: [2**17 + 1, 9, 2**17])
+    monkeypatch.setattr(processes, "send", lambda pid, _: told.append(pid))
+    processes.terminate("", None, set())
+    assert told == [9, 2**17, 2**17 + 1]
+
+
 def test_a_name_with_spaces_and_brackets_does_not_hide_the_start_time(tmp_path: Path, spawn: Spawn) -> None:
     program = tmp_path / "a) S 1 (b"
     os.symlink("/bin/sleep", program)
