@@ -313,7 +313,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_609,
     "ci_tasks/workflow": 1_975,
     "docs": 136,
-    "tests": 32_002,
+    "tests": 32_000,
 }
 
 

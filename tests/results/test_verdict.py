@@ -220,8 +220,7 @@ THERE = [f"{CASE}/>", f"{CASE}/>{FAILED}", f"{CASE}><system-out>x</system-out></
 MISSED = [f"{CASE}><failure/></testcase>", f"{CASE}><skipped/></testcase>", CASE.replace("_y", "_z") + "/>"]
 OTHER_FILE = CASE.replace("_x", "_w") + "/>"
 NOT_RUN = [*((case, b"", False) for case in THERE), *((case, b"test_x.py", True) for case in MISSED)]
-NOT_RUN += [(case, b"test_x.py .", False) for case in (OTHER_FILE, f"{CASE}><failure>")]
-NOT_RUN += [(OTHER_FILE, b"test_w.py .", True), ("<", b"", True)]
+NOT_RUN += [(OTHER_FILE, b"test_x.py .", False), (OTHER_FILE, b"test_w.py .", True), (f"{CASE}><failure>", b"", True)]
 
 
 @pytest.mark.parametrize(("cases", "log", "is_missing"), NOT_RUN)

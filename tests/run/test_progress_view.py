@@ -99,8 +99,8 @@ def test_a_host_that_goes_and_comes_is_said_once_each(printed: Lines) -> None:
 
 def test_of_rows_that_are_left_only_what_they_wait_for_is_said(printed: Lines) -> None:
     view = EventView(progress.open_view("title", [], detach=True))
-    for b in (RowProgress("b", RUNNING), RowProgress("b", WAITING, note="GPU 3")):
-        view.update([RowProgress("a", RUNNING, 1.0, "step 1"), b])
+    view.update([RowProgress("a", RUNNING, 1.0, "step 1"), RowProgress("b", RUNNING)])
+    view.update([RowProgress("b", WAITING, note="GPU 3")])
     assert printed() == ["waiting   b: GPU 3"]
 
 

@@ -129,8 +129,7 @@ def test_a_test_that_the_row_does_not_have_says_nothing_of_the_code(
     record = RunRecord("r.01", "quick", "r1", "local", status, "no test", evidence=evidence, deviations=deviations)
     outcome = outcome_of("yours", record)
     assert (outcome.status, outcome.reason) == (expected, "no test")
-    said = AB("base", "yours").next([outcome])
-    assert isinstance(said, TrialVerdict) == (expected == MISSING), "it is not run again"
+    assert isinstance(AB("base", "yours").next([outcome]), TrialVerdict) == (expected == MISSING), "it is not run again"
 
 
 @pytest.mark.parametrize("status", ["blocked", "lost", "cancelled"])

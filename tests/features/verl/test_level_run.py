@@ -53,8 +53,8 @@ def test_what_a_log_alone_cannot_show_is_not_seen_and_what_it_shows_counts(tmp_p
 
 @pytest.mark.parametrize(("more", "result"), [("", "Not proven"), ("/src/megatron/bridge/models/a.py:3: x\n", "Fail")])
 def test_a_log_without_verl_and_bridge_says_nothing_of_the_change(tmp_path: Path, more: str, result: str) -> None:
-    served = f"{more}LLM engine with tensor_parallel_size=4\n"
-    assert judged(tmp_path, served.encode(), LevelRequest(0)).result == result
+    log = f"{more}LLM engine with tensor_parallel_size=4\n".encode()
+    assert judged(tmp_path, log, LevelRequest(0)).result == result
 
 
 def test_a_log_of_a_run_of_ours_is_divided_by_its_marks(tmp_path: Path) -> None:
