@@ -308,7 +308,7 @@ BUDGETS = {
     "ci_tasks/logs": 2_923,
     "ci_tasks/planning": 1_591,
     "ci_tasks/report": 1_101,
-    "ci_tasks/results": 1_554,
+    "ci_tasks/results": 1_553,
     "ci_tasks/run": 2_614,
     "ci_tasks/trials": 1_609,
     "ci_tasks/workflow": 1_975,

@@ -222,9 +222,8 @@ def _of_status(status: Status) -> Iterator[Deviation]:
         why = "its packages are seen, too, unless the row has a Python of its own"
         yield Deviation("activated venv", "none", "first on PATH", why)
     if variables := " ".join(name for name in status.shell if name != ACTIVATED):
-        yield Deviation(
-            "shell variables", "the runner's", variables, "set in the shell on the host; values are not shown"
-        )
+        why = "set in the shell on the host; values are not shown"
+        yield Deviation("shell variables", "the runner's", variables, why)
     if status.changed:
         why = "a job here is the same user as its agent; only status.json and plan.json were written again"
         yield Deviation("files of the run", "out of the job's reach", f"changed: {', '.join(status.changed)}", why)

@@ -30,7 +30,7 @@ _FLAKES = "count statuses and times of each row on each host, over all matching 
 @dataclass(frozen=True)
 class RunsOptions:
     label: str | None = text("only runs of this label", "LABEL", complete=flags.LABEL.complete).field()
-    row: str | None = flags.ONLY.field(complete="")
+    row: str | None = flags.ONLY.field(complete="", help="only rows whose names contain this; several with commas")
     status: str | None = text(_STATUS, "STATUS", commas=True, complete=_STATUSES).field()
     host: str | None = flags.HOST.field(help="only runs on these hosts; several with commas", hint="", nox=False)
     commit: str | None = text("only runs of the commit with this prefix", "HASH").field()
