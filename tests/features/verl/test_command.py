@@ -63,8 +63,8 @@ def test_focused_checks_that_ran_elsewhere_are_cited_by_their_last_line(tmp_path
         for text in (log, "7 passed")
     ]
     assert cited == [f"===== 5 passed in 1s ===== ({log})", "7 passed"]
-    for text in ("all well", "3 failed"):
-        with pytest.raises(UsageError, match="cites no passed test"):
+    for text in ("all well", "3 failed", "1 failed, 3 passed", "3 passed, 1 error in 1s"):
+        with pytest.raises(UsageError, match="cites no checks that passed"):
             level_request(options_of(f"verl {TREES} --checks-from {shlex.quote(str(text))}"))
 
 

@@ -113,8 +113,8 @@ class TrainingFailure(NamedTuple):
 
     @property
     def constructs(self) -> bool:
-        """Whether a frame is in Bridge, in Megatron-core, or in verl's code around them."""
-        return any(constructs(frame) and not frame.endswith(":<module>") for frame in self.frames)
+        """Whether a function in Bridge, in Megatron-core, or in verl's code around them was running."""
+        return any(constructs(frame) and not frame.endswith((":<module>", ":")) for frame in self.frames)
 
 
 def constructs(path: str) -> bool:

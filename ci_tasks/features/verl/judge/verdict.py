@@ -75,7 +75,8 @@ def judge_run(run: LevelRun) -> RunVerdict:
     for name in (training.name for training in run.trainings):
         bad = next((f"{one.training} did not pass" for one in verdicts if one.status not in (PASS, SKIPPED)), "")
         if imports.outcome == CONTRADICTED:
-            text = "stopped: megatron.bridge is not the local checkout's, so nothing that ran is evidence"
+            what = "is not the local checkout's" if imports.environment else "cannot be imported"
+            text = f"stopped: megatron.bridge {what}, so nothing that ran is evidence"
             verdicts.append(TrainingVerdict(name, SKIPPED, text))
         elif name in began:
             verdicts.append(_judged(began[name], run))
@@ -123,7 +124,8 @@ def _judged(training: TrainingRun, run: LevelRun) -> TrainingVerdict:
         text = "; ".join(one.evidence for name in _OF_A_PASS for one in found if one.name == name)
     else:
         text = some([str(one) for one in found], 4, "; ").removeprefix(f"{EXIT}: ")
-    if status == FAIL and not (run.evidence or run.facts.preflight or facts.settings or facts.bridge_paths):
+    is_of_verl = run.evidence or run.facts.preflight or facts.settings or facts.bridge_paths
+    if status in (FAIL, NOT_PROVEN) and not is_of_verl:
         status, text = NOT_PROVEN, f"neither verl's settings nor Megatron-Bridge in the log, which says: {text}"
     text = f"not seen: {text}" if status == NOT_PROVEN else text
     return TrainingVerdict(training.training.name, status, text, tuple(criteria))

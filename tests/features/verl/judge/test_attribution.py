@@ -36,6 +36,7 @@ CASES = [
     ("ModuleNotFoundError: No module named 'megatron.bridge'", "", False, "the import of the local", ENVIRONMENT),
     ("RuntimeError: Engine core initialization failed", "", False, "the rollout engine", ENVIRONMENT),
     ("RuntimeError: Engine core initialization failed", "", True, "the rollout engine", UNCLEAR),
+    ("SyntaxError: unmatched ')'", "/b/megatron/bridge/peft/lora.py:", False, "the Bridge checkout's own", CHANGE),
     ("ValueError: no x", "/b/megatron/bridge/peft/lora.py:transform", True, "LoRA", CHANGE),
     ("KeyError: 'visual'", "/b/megatron/bridge/training/checkpointing.py:save", True, "checkpoint save/load", CHANGE),
     ("Could not override 'a.b'.", "", False, "verl's configuration", ENVIRONMENT),
