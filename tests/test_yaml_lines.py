@@ -9,35 +9,23 @@ import pytest
 from ci_tasks.yaml_lines import Map, Text, YamlError, load
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        # YAML 1.1's extra booleans are words, as a key (`on:`) and as a value.
-        ("on", "on"),
-        ("yes", "yes"),
-        # The core schema's own.
-        ("true", True),
-        ("FALSE", False),
-        ("null", None),
-        ("~", None),
-        ("", None),
-        # Numbers: leading zeros are decimal, underscores and sexagesimals are text.
-        ("10", 10),
-        ("010", 10),
-        ("1_000", "1_000"),
-        ("3.10", 3.1),
-        (".5", 0.5),
-        ("1e3", 1000.0),
-        # Dates and versions are text.
-        ("2024-01-01", "2024-01-01"),
-        # Quotes make text of anything.
-        ("'10'", "10"),
-        ('"true"', "true"),
-        ("''", ""),
-        # Python refuses to read integers of thousands of digits.
-        ("9" * 5000, math.inf),
-    ],
-)
+SCALARS = [
+    # YAML 1.1's extra booleans are words, as a key (`on:`) and as a value.
+    ("on", "on"), ("yes", "yes"),
+    # The core schema's own.
+    ("true", True), ("FALSE", False), ("null", None), ("~", None), ("", None),
+    # Numbers: leading zeros are decimal, underscores and sexagesimals are text.
+    ("10", 10), ("010", 10), ("1_000", "1_000"), ("3.10", 3.1), (".5", 0.5), ("1e3", 1000.0),
+    # Dates and versions are text.
+    ("2024-01-01", "2024-01-01"),
+    # Quotes make text of anything.
+    ("'10'", "10"), ('"true"', "true"), ("''", ""),
+    # Python refuses to read integers of thousands of digits.
+    ("9" * 5000, math.inf),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "value"), SCALARS)
 def test_a_scalar_has_the_type_of_yaml_1_2(text: str, value: object) -> None:
     loaded = load(f"key: {text}\n")["key"]
     assert loaded == value

@@ -42,6 +42,7 @@ _PHRASES = {
     _ALLOWED: ("failed, which CI allows", "failed, which CI allows"),
     words.PASSED: ("passed", "passed"),
 }
+_LEAST_WAIT = 1.0  # seconds; of less the table says nothing
 _LONG = 160  # characters of a cause
 _LACKS = re.compile(r" lacks .*(?:\d GPUs|\b(?:docker|podman|apptainer) \()")
 _MOST_NAMED = 3  # rows that a command names
@@ -214,7 +215,10 @@ def evidence_of(record: RunRecord) -> str:
 
 
 def took(record: RunRecord) -> str:
-    return "-" if record.timings.seconds is None else duration(record.timings.seconds)
+    """How long it ran, and how long it waited before that."""
+    seconds, queued = record.timings.seconds, record.timings.queued or 0.0
+    waited = f" (waited {duration(queued)})" if queued >= _LEAST_WAIT else ""
+    return "-" if seconds is None else f"{duration(max(0.0, seconds - queued))}{waited}"
 
 
 def _short(text: str) -> str:

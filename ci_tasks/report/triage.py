@@ -6,7 +6,7 @@ import re
 import shlex
 
 from ci_tasks.errors import printable
-from ci_tasks.logs.causes import UNKNOWN
+from ci_tasks.logs.causes import DEPENDENCY, UNKNOWN
 from ci_tasks.records import BLOCKED, CANCELLED, FAILED, PASSED, Hang, RunRecord, Triage
 from ci_tasks.report.table import Table, wrapped
 
@@ -75,6 +75,8 @@ def next_command(triage: Triage, source: str, more: str = "") -> str:
     first, *others = [name for names in triage.jobs for name in re.split(r", (?![^(]*\))", names)] or [""]
     job = f" --job {shlex.quote(first)}" if others else ""  # of several that failed, `reproduce` asks for one
     blocked = "start the job again; if it ran on your host, `ci-tasks doctor --host H`"
+    if triage.group == DEPENDENCY:
+        blocked = "the job's image, or one of its install steps, lacks the package: start it again when it has it"
     return {FAILED: f"ci-tasks reproduce {option} {log}{job}{only}", BLOCKED: blocked}.get(triage.verdict, "")
 
 

@@ -109,7 +109,7 @@ def reproduce(
     shows = [one for one in outcomes if one.run in compared and compared[one.run].outcome == verdict.word]
     shown = (shows or [one for one in outcomes if one.counts] or outcomes)[0]
     record = with_job_deviations(runner.record(shown), job)
-    result = _result(verdict, log.triage, record, compared.get(shown.run, Comparison("")), options)
+    result = _result(verdict, log.triage, record, compared.get(shown.run, Comparison("")), options, job)
     lines = ["", *results.table([record], [shown.log], width), "", *results.deviations([record], width), ""]
     print("\n".join([*lines, f"{result.verdict}: {one_line(result.why)}"]), flush=True)
     return result
@@ -128,7 +128,7 @@ def _request(job: CiJob, options: ReproduceOptions) -> RunRequest:
 
 
 def _result(
-    verdict: TrialVerdict, ci: Triage, record: RunRecord, found: Comparison, options: ReproduceOptions
+    verdict: TrialVerdict, ci: Triage, record: RunRecord, found: Comparison, options: ReproduceOptions, job: CiJob
 ) -> ReproductionResult:
     """The verdict, with what was equal or differs, and the next step."""
     there = truncated(ci.text or ci.line or "no reason in its log", _LONGEST)
@@ -136,16 +136,17 @@ def _result(
     differs = "; ".join(truncated(str(item), _LONGEST) for item in found.differs) or f"CI: {there}; here: {here}"
     weak = "; the log shows little of the cause, so this is weak evidence" if ci.confidence < _UNSURE else ""
     environment = f"; CI's failure came from its environment ({ci.cause})" if ci.verdict == rules.BLOCKED else ""
+    named = "; nothing in the log shows that this row was CI's" * (not (job.is_row_shown or ci.tests))
     often = "" if options.repeat or environment else "; `--repeat 20` tells whether it is flaky"
     more = {
         rules.REPRODUCED: f": {there}; equal on both sides: {truncated('; '.join(found.same), 2 * _LONGEST)}{weak}",
         rules.SAME_KIND: f": {differs}; `--repeat 20` may show it, `diff` compares two runs",
         rules.DIFFERENT_FAILURE: f": {differs}",
-        rules.PASSED_HERE: f"{environment}{often}",
+        rules.PASSED_HERE: f"{named}{environment}{often}",
         rules.BLOCKED: "; nothing is known about the code"
         + ": fix the environment, or use another --host" * (record.status != PASSED),
     }
-    is_fixed = options.on_my_tree and verdict.word == rules.PASSED_HERE
+    is_fixed = options.on_my_tree and verdict.word == rules.PASSED_HERE and bool(job.is_row_shown or ci.tests)
     word, why = rules.FIXED_HERE if is_fixed else verdict.word, verdict.why + more[verdict.word]
     codes = ON_MY_TREE if options.on_my_tree else REPRODUCE
     return ReproductionResult(word, why, codes[word], ci, record, found.same, found.differs)
@@ -157,13 +158,14 @@ def _result(
 @dataclass(frozen=True)
 class CiJob:
     """`source` is what runs: CI's commit, or the working tree. `commit` is the one that CI ran, or `is_merged_here` if
-    its parents were merged here again."""
+    its parents were merged here again. `is_row_shown`: the log shows the row, or else a person named it."""
 
     source: CheckoutSource
     recovered: RecoveredJob
     row: Row
     commit: str
     is_merged_here: bool = False
+    is_row_shown: bool = True
 
 
 def find_job(recovered: RecoveredJob, options: ReproduceOptions, given: GivenValues) -> CiJob:
@@ -177,15 +179,16 @@ def find_job(recovered: RecoveredJob, options: ReproduceOptions, given: GivenVal
     options = replace(options, label=mine.label_of(options.label)) if options.label else options
     commit = options.rev or recovered.commit
     if options.on_my_tree and not (commit and find_commit(mine.path, commit)):
-        return CiJob(mine, recovered, _row(mine, recovered, options), commit)
+        row, is_shown = _row(mine, recovered, options)
+        return CiJob(mine, recovered, row, commit, is_row_shown=is_shown)
     if not commit:
         hint = "--rev REV names it, --on-my-tree runs your working tree"
         if FAILED_STEPS_ONLY in recovered.missing:
             hint = f"the log has failed steps only: save the whole log with `gh run view RUN --log`\n{hint}"
         raise UsageError("the log does not show which commit CI ran", hint=hint)
     source = _checkout_at(mine, commit, recovered, options).with_outputs_of([recovered])
-    row, at = _row(source, recovered, options), source.rev or commit
-    return CiJob(mine if options.on_my_tree else source, recovered, row, at, is_merged_here=at != commit)
+    (row, is_shown), at = _row(source, recovered, options), source.rev or commit
+    return CiJob(mine if options.on_my_tree else source, recovered, row, at, at != commit, is_shown)
 
 
 def _checkout_at(mine: CheckoutSource, commit: str, job: RecoveredJob, options: ReproduceOptions) -> CheckoutSource:
@@ -245,17 +248,17 @@ def _merged_again(beside: Path, job: RecoveredJob, problem: CheckoutError) -> st
     return commit
 
 
-def _row(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOptions) -> Row:
-    """The row that the log is of. Raises UsageError if none or several fit, naming them."""
+def _row(source: CheckoutSource, recovered: RecoveredJob, options: ReproduceOptions) -> tuple[Row, bool]:
+    """The row that the log is of, and whether it shows that. Raises UsageError if none or several fit, naming them."""
     candidates = _candidates(source, recovered, options)
     if options.only:
         chosen = select([each.row for each in candidates], options.only, options.label or "any label")
         candidates = [each for each in candidates if each.row in chosen]
-    if (options.label or options.only) and len(candidates) == 1:
-        return candidates[0].row
     which = identify_row(recovered, candidates)
     if which.row is not None:
-        return which.row
+        return which.row, True
+    if (options.label or options.only) and len(candidates) == 1:
+        return candidates[0].row, False
     near = "".join(f"\n  --label {shlex.quote(row.label)} --only {shlex.quote(row.row)}" for row in which.nearest)
     message = f"the log does not show its row of {source.workflow.place}: {which.why}"
     hint = f"name it:{near}" if near else "--label LABEL --only ROW names it; `jobs` lists them"
@@ -290,7 +293,7 @@ def recovered_lines(job: CiJob, width: int | None = None) -> list[str]:
         if origin and name not in origin.lower()
         else "",
         "job": ci.job_name,
-        "row": f"{row.label} / {row.row}",
+        "row": f"{row.label} / {row.row}{', as you say' * (not job.is_row_shown)}",
         "commit": f"{ci.commit}{merged}{pull}" if ci.commit else "",
         "image": f"{ci.image}{f' @ {ci.digest}' if ci.digest else ''}",
         "runner": ci.runner_name,

@@ -11,6 +11,7 @@ if their signatures are equal too, and both show something beyond the kind:
     exit code          from 3 on, without a signal
     message            as printed, if nothing in it varies, it has words of its own, and no statement is known
 
+If several tests failed in CI, and the one that fails here is another one of them, they are of one kind.
 A test counts if both sides name one: other parameters of it, or another test that calls the same function, may fail for
 another reason. A function is no evidence: one function has several checks.
 """
@@ -66,6 +67,10 @@ def compare(ci: Triage, here: Triage, *, same_tree: bool = False) -> Comparison:
     same_statement = is_specific(mine.source_line) and mine.source_line == other.source_line and mine.file == other.file
     same_message = mine.message == other.message or same_statement
     if mine.exception != other.exception or not same_message or _differ(mine.file, other.file):
+        theirs, ours = ([test.partition(" (")[0].rpartition("::")[2] for test in each.tests] for each in (ci, here))
+        if _differ(mine.test, other.test) and other.test.rpartition(".")[2] in theirs:
+            tests = FailureDifference("failed tests", ", ".join(theirs), ", ".join(ours))
+            return Comparison(SAME_KIND, (), (tests,))
         return Comparison(DIFFERENT_FAILURE, (), differs)
     if same and ci.signature == here.signature and not _other_test(mine, other):
         return Comparison(REPRODUCED, same)

@@ -47,6 +47,7 @@ def test_the_next_command_names_one_of_several_jobs_and_what_to_do_if_the_code_i
         found = replace(FOUND, jobs=dict.fromkeys(jobs, "failed"))
         assert triage(found, "a.zip").splitlines()[-1] == f"next: ci-tasks reproduce {words}"
     assert "next: start the job again; " in triage(replace(FOUND, verdict="blocked"), "a.zip")
+    assert "lacks the package" in triage(replace(FOUND, verdict="blocked", group="dependency"), "a.zip")
     assert triage(replace(FOUND, verdict="fail"), "a.zip").startswith("verdict: fail\n"), "a record of an old version"
 
 

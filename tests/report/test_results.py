@@ -45,6 +45,11 @@ def test_evidence_in_a_few_words(fields: Mapping[str, Any], expected: str) -> No
     assert evidence_of(record("a", evidence={**NOTHING, **fields})) == expected
 
 
+def test_the_time_of_a_row_is_without_its_wait() -> None:
+    timings = [{"seconds": None}, {"seconds": 2.0, "queued": 0.5}, {"seconds": 10.0, "queued": 7.0}]
+    assert [results.took(record("a", timings=each)) for each in timings] == ["-", "1.5 s", "3 s (waited 7 s)"]
+
+
 def test_what_can_change_a_result_stands_before_what_cannot() -> None:
     whats = ["PYTEST_ADDOPTS", "concurrency", "container", "strategy.max-parallel", "GPUs", "exit code", "code"]
     lines = deviations([record("a", deviations=[differs(what) for what in whats])])

@@ -140,23 +140,13 @@ class _Analysis:
         if confidence < _LEAST:
             verdict = FAILED if verdict == BLOCKED else verdict  # on the word of a line that is not believed
             return Triage(UNKNOWN, verdict, None, "", "", confidence, candidates=self._others(0), tests=tests)
+        reason = rule.reason if rule.cause == cause else self.rules.explanations.get(cause, rule.reason)
         found = Triage(
-            cause=cause,
-            verdict=verdict,
-            line_no=chosen.line.number,
-            line=chosen.line.shown,
-            text=chosen.text,
-            signature="",
-            confidence=confidence,
-            context=(*chosen.before, chosen.line.shown, *chosen.after),
-            reason=causes.NOT_SAID * only_stands_last
-            or (rule.reason if rule.cause == cause else self.rules.explanations.get(cause, rule.reason)),
-            rule=rule.name,
-            frames=of_code(chosen.frames),
-            group=group,
-            candidates=self._others(1),
-            tests=tests,
-        )
+            cause=cause, verdict=verdict, line_no=chosen.line.number, line=chosen.line.shown, text=chosen.text,
+            signature="", confidence=confidence, context=(*chosen.before, chosen.line.shown, *chosen.after),
+            reason=causes.NOT_SAID * only_stands_last or reason, rule=rule.name, frames=of_code(chosen.frames),
+            group=group, candidates=self._others(1), tests=tests,
+        )  # fmt: skip
         return with_evidence(found, evidence_of(chosen, self.reader.candidates, self.exit_code))
 
     def of_nothing_said(self) -> Triage:

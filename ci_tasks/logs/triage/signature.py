@@ -128,21 +128,13 @@ def signature_of(evidence: FailureEvidence) -> str:
     """Equal for two runs of one failure."""
     # A specific statement says where it is, whatever the function or the test is called by now.
     is_named = is_specific(evidence.source_line)
+    function, test = ("", "") if is_named else (evidence.function, evidence.test)
+    exit_code = "" if evidence.exit_code is None else str(evidence.exit_code)
     known = (
-        "" if is_named else evidence.function,
-        evidence.source_line,
-        "" if is_named else evidence.test,
-        evidence.metric,
-        evidence.direction,
-        *evidence.parameters,
-        str(evidence.http_status or ""),
-        evidence.path,
-        "" if evidence.exit_code is None else str(evidence.exit_code),
-        evidence.signal,
-        evidence.command,
-        evidence.number,
+        function, evidence.source_line, test, evidence.metric, evidence.direction, *evidence.parameters,
+        str(evidence.http_status or ""), evidence.path, exit_code, evidence.signal, evidence.command, evidence.number,
         package_of(evidence.source_path),
-    )
+    )  # fmt: skip
     return _signed(evidence, known)
 
 
