@@ -8,7 +8,6 @@ import pytest
 
 from ci_tasks.yaml_lines import Map, Text, YamlError, load
 
-
 SCALARS = [
     # YAML 1.1's extra booleans are words, as a key (`on:`) and as a value.
     ("on", "on"), ("yes", "yes"),
