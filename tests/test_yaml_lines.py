@@ -8,7 +8,7 @@ import pytest
 
 from ci_tasks.yaml_lines import Map, Text, YamlError, load
 
-SCALARS = [
+TYPES = [
     # YAML 1.1's extra booleans are words, as a key (`on:`) and as a value.
     ("on", "on"), ("yes", "yes"),
     # The core schema's own.
@@ -24,7 +24,7 @@ SCALARS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "value"), SCALARS)
+@pytest.mark.parametrize(("text", "value"), TYPES)
 def test_a_scalar_has_the_type_of_yaml_1_2(text: str, value: object) -> None:
     loaded = load(f"key: {text}\n")["key"]
     assert loaded == value
