@@ -117,6 +117,7 @@ except Exception as error:
     traceback.print_exc()
     said = traceback.format_exception_only(type(error), error)[-1].strip().splitlines()[-1]
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    files += [error.filename] * isinstance(error, SyntaxError)
     library = os.path.dirname(os.__file__)
     own = [file for file in files if file[:1] == "/" and (not file.startswith(library) or "site-packages" in file)]
     print(f"{said} ({own[-1]})" if own and said[-1:] != ")" else said)
