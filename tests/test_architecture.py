@@ -300,7 +300,7 @@ def test_one_module_does_what_others_must_not_write_again(pattern: str) -> None:
 BUDGETS = {
     "bench": 2_500,
     "ci_tasks/*.py": 1_001,
-    "ci_tasks/agent": 5_928,
+    "ci_tasks/agent": 5_933,
     "ci_tasks/checkout": 583,
     "ci_tasks/cli": 1_206,
     "ci_tasks/features": 5_733,
@@ -313,7 +313,7 @@ BUDGETS = {
     "ci_tasks/trials": 1_616,
     "ci_tasks/workflow": 1_975,
     "docs": 136,
-    "tests": 31_991,
+    "tests": 31_994,
 }
 
 

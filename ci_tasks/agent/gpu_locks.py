@@ -190,16 +190,21 @@ class RunResources:
             self._poll_gpus()
 
     def _lock_host(self, name: str) -> Iterator[bool]:
-        """A file `ci-tasks-NAME.lock`, which any user may lock."""
+        """A file `ci-tasks-NAME.lock`, which any user may lock; of names with `|` between them one that is free."""
         simulated = os.path.dirname(self._request.pattern) if self._request.simulated is not None else ""
         directory = simulated or os.environ.get("CI_TASKS_LOCK_DIR") or "/dev/shm"  # tests must not block real runs
-        path = os.path.join(directory, "ci-tasks-%s.lock" % re.sub(r"[^A-Za-z0-9_.-]", "_", name))
-        while (descriptor := try_lock(path, own=True)) is None:
-            holder = holders({0: path}).get(0, 0)
-            self.waiting = ["%s held by %s" % (name, describe_process(holder))]
+        names = name.split("|")
+        safe = [re.sub(r"[^A-Za-z0-9_.-]", "_", each) for each in names]
+        paths = [os.path.join(directory, "ci-tasks-%s.lock" % each) for each in safe]
+        while True:
+            for path in paths:
+                if (descriptor := try_lock(path, own=True)) is not None:
+                    self._host_locks.append(descriptor)
+                    self.waiting = []
+                    return
+            holder = holders({0: paths[0]}).get(0, 0)
+            self.waiting = ["%s held by %s" % (names[0], describe_process(holder))]
             yield False
-        self._host_locks.append(descriptor)
-        self.waiting = []
 
     # -- GPUs --------------------------------------------------------------------------------------------------------
 

@@ -242,8 +242,9 @@ class GpuRequest:
 class Plan(RunDescription):
     """Everything that was decided about one row on one host; `script` is the text of run.sh, and stands there only.
 
-    `exclusive` are the host-wide locks that the run needs for itself, and `gpu_locks` says who takes the locks of its
-    GPUs: the job's own script, the agent, or Slurm. `container` is None where docker cannot be adapted.
+    `exclusive` are the host-wide locks that the run needs for itself, of names with `|` between them one. `gpu_locks`
+    says who takes the locks of its GPUs: the job's own script, the agent, or Slurm. `container` is None where docker
+    cannot be adapted.
     `keeps_workspace`: other runs use the workspace after its end. `grace_seconds` lie between SIGTERM and SIGKILL.
     `client_seconds`: it is cancelled when no client has waited for it for so long; None where it goes on by itself.
     `probe` is None where no interpreter gets it.

@@ -274,8 +274,9 @@ class RowPlanner:
         drafted = self._make_plan(row, session, number)
         test = self.code.read_file(row.test) if row.test else None
         exclusive = drafted.plan.exclusive
-        if self.request.slots and not row.needed_gpus and not executor.has_scheduler:
-            exclusive = (*exclusive, f"cpu-{number % self.request.slots}")  # so that detached rows swamp no host
+        # One slot, so that detached rows swamp no host.
+        if (slots := self.request.slots) and not row.needed_gpus and not executor.has_scheduler:
+            exclusive = (*exclusive, "|".join(f"cpu-{(number + more) % slots}" for more in range(slots)))
         plan = replace(
             drafted.plan,
             deviations=(*drafted.plan.deviations, *self.job_rows.deviations),

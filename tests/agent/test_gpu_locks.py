@@ -292,6 +292,9 @@ def test_named_locks_are_taken_in_order_and_none_past_one_that_is_held(gpu_host:
     )
     simulated.poll()
     assert simulated.are_ready, "runs with simulated GPUs have their own"
+    either = RunResources(Plan(exclusive=("a|c",)), 0)
+    either.poll()
+    assert (either.are_ready, len(either.descriptors)) == (True, 1), "one of several is free"
     mine.close()
     simulated.close()
     assert not gpu_locks.is_held(str(gpu_host.path / "ci-tasks-a.lock"))
