@@ -187,6 +187,8 @@ def changed_runs(source: CheckoutSource, request: RunRequest) -> list[RunRequest
         is_here = any(row.label == label for row in here)
         runs.append(replace(run, host="local", image=None, prefetch=False) if is_here else run)
         print(f"changed: {', '.join(rows)} of {label} on {runs[-1].host}", flush=True)
+    if unlisted := [row.row for row in chosen if row in there and row.gpus == 0]:
+        print(f"in no CPU label's matrix, so in CI's container: {', '.join(unlisted)}", flush=True)
     return runs
 
 

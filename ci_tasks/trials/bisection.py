@@ -175,6 +175,9 @@ class Bisect:
     at_most: int = AT_MOST
 
     def next(self, outcomes: Sequence[Outcome]) -> Sequence[str] | TrialVerdict:
+        good = self.settings[0]
+        if any(one.lacks for one in outcomes) and not any(one.setting == good for one in outcomes):
+            return [good]  # is it the host that lacks it?
         seen = self.count(outcomes)
         ends = self._ends(seen, outcomes)
         if ends is not None:

@@ -34,7 +34,7 @@ GIVE_UP = 3  # a setting is given up if runs that say nothing outnumber the othe
 class Outcome:
     """One run of a row in a setting, which is named by its key. `status` is PASSED or FAILED; any other one, such as
     BLOCKED, says nothing of the code. `signature` identifies the failure, `kind` is what failures share whose
-    signature varies from run to run, `reason` the line that explains it."""
+    signature varies from run to run, `reason` the line that explains it. `lacks`: a package or a program is missing."""
 
     setting: str
     row: str
@@ -48,6 +48,7 @@ class Outcome:
     image: str = ""
     gpus: str = ""
     seconds: float | None = None
+    lacks: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -78,6 +79,14 @@ class TrialRule(Protocol):
 # -- what all rules share --------------------------------------------------------------------------------------------
 
 
+def told(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes; where another setting passed on the same host, what a run lacks is no fault of the host's."""
+    passed = {(one.setting, one.host) for one in outcomes if one.status == PASSED}
+    others = [{setting for setting, host in passed if host == one.host} - {one.setting} for one in outcomes]
+    pairs = zip(outcomes, others, strict=True)
+    return [replace(one, status=FAILED) if one.lacks and able else one for one, able in pairs]
+
+
 def telling(outcomes: Sequence[Outcome], setting: str | None = None) -> list[Outcome]:
     """The outcomes that say something of the code. A failure whose signature varies has its kind as signature."""
     signatures: dict[tuple[str, str], Counter[str]] = {}
@@ -102,6 +111,7 @@ def given_up(outcomes: Sequence[Outcome], *settings: str) -> TrialVerdict | None
         silent = [one for one in own if not one.counts]
         if 2 * len(silent) - len(own) >= GIVE_UP or any(one.status == MISSING for one in own):
             silence = f"{setting} shows nothing in {len(silent)} of {counted(len(own), 'run')}"
+            silence = f"{setting} has no such test" if silent[-1].status == MISSING else silence
             return TrialVerdict(BLOCKED, f"{silence}: {silent[-1].reason or silent[-1].status}")
     return None
 
@@ -232,11 +242,11 @@ class AB:
         if verdict := given_up(outcomes, self.yours, self.base):
             return verdict
         first = telling(outcomes, self.yours)
-        if self.screen and not first:
+        if self.screen and not first and not any(one.lacks for one in outcomes):
             return [self.yours]
         sample = self.sample(outcomes)
         base, yours = telling(sample, self.base), telling(sample, self.yours)
-        if self.screen and not base and not ways(first):
+        if self.screen and first and not base and not ways(first):
             return TrialVerdict(PASSES, "passed on your tree; not compared")
         pairs = min(len(base), len(yours))
         if verdict := self.verdict(ways(base[:pairs]), ways(yours[:pairs]), pairs):

@@ -33,6 +33,7 @@ from ci_tasks.checkout.snapshot import Snapshot, materialize
 from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError, counted
 from ci_tasks.hosts.executor import take_host_snapshot, temporary_checkout
+from ci_tasks.logs.causes import DEPENDENCY
 from ci_tasks.records import BLOCKED, FAILED, ONLY_TESTS, PASSED, VACUOUS, BatchResult, RunRecord
 from ci_tasks.report.table import duration
 from ci_tasks.resources import make_home
@@ -46,7 +47,7 @@ from ci_tasks.run.interrupts import noticed
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.progress import PlainView
 from ci_tasks.trials import report
-from ci_tasks.trials.rules import MISSING, Outcome, TrialRule, TrialVerdict
+from ci_tasks.trials.rules import MISSING, Outcome, TrialRule, TrialVerdict, told
 from ci_tasks.trials.words import CANCELLED
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
@@ -136,7 +137,7 @@ class Trial:
 
     def of_row(self, row: str) -> list[Outcome]:
         """What is known of a row, oldest first."""
-        return [one for one in self.outcomes if one.row == row]
+        return told([one for one in self.outcomes if one.row == row])
 
     def verdict(self, row: str) -> TrialVerdict:
         """The row's verdict; that it was interrupted, if it has none."""
@@ -272,7 +273,7 @@ class Runner:
         if self.known_to_run and self.blocked >= _BLOCKED_IN_A_ROW:  # is it the settings, or the host?
             run = replace(run, setting=self.known_to_run)
         for one in self.run(run):
-            self.blocked = 0 if one.counts or one.status == MISSING else self.blocked + 1
+            self.blocked = 0 if one.counts or one.lacks or one.status == MISSING else self.blocked + 1
             yield one
             if one.setting == self.known_to_run and self.blocked > 1:
                 hint = f"`ci-tasks doctor --host {one.host}` shows what it lacks; the same command then continues"
@@ -329,12 +330,13 @@ def outcome_of(setting: str, record: RunRecord, log: str = "") -> Outcome:
     gpus = f"{attempt.node}: {gpus}" if attempt and attempt.node and gpus else gpus
     known = Outcome(setting, record.row, record.status, run=record.id, log=log, host=record.host or "", gpus=gpus)
     image, passed = record.environment.image_identity, record.status == PASSED
-    known = replace(known, image=image, seconds=record.timings.seconds, reason="" if passed else reason)
+    lacks = record.status == BLOCKED and triage is not None and triage.group == DEPENDENCY
+    known = replace(known, image=image, seconds=record.timings.seconds, reason="" if passed else reason, lacks=lacks)
     if _has_no_such_test(record):
         return replace(known, status=MISSING, reason=record.reason)
-    if not failed:
+    if not (failed or lacks):
         return known
-    return replace(known, status=FAILED, signature=signature, kind=triage.kind if triage else "")
+    return replace(known, status=BLOCKED if lacks else FAILED, signature=signature, kind=triage.kind if triage else "")
 
 
 def _has_no_such_test(record: RunRecord) -> bool:

@@ -156,21 +156,13 @@ def _github(event: EventContext, workflow: Workflow, row: Row, inputs: Mapping[s
     token = secrets.marks(event.secrets).get("GITHUB_TOKEN")
     by = "ci-tasks" if isinstance(actor, Unknown) else actor
     known: dict[str, Value] = {
-        **_FIXED,
-        "event": payload,
-        "sha": event.sha,
-        "ref": f"refs/pull/{ref}",
-        "ref_name": ref,
+        **_FIXED, "event": payload, "sha": event.sha, "ref": f"refs/pull/{ref}", "ref_name": ref,
         "head_ref": Unknown.named_value("github.head_ref", absent=True) if isinstance(head, Unknown) else head,
-        "base_ref": base,
-        "repository": event.repository,
-        "repository_owner": event.repository.split("/")[0],
-        "workspace": event.workspace,
-        "workflow": workflow.name,
-        "job": row.job.rpartition(CALLED)[2],
+        "base_ref": base, "repository": event.repository, "repository_owner": event.repository.split("/")[0],
+        "workspace": event.workspace, "workflow": workflow.name, "job": row.job.rpartition(CALLED)[2],
         **dict.fromkeys(("actor", "triggering_actor"), by),
         "token": token or Unknown.named_value("secrets.GITHUB_TOKEN", absent=True),
-    }
+    }  # fmt: skip
     return OpenObject("github", known)
 
 

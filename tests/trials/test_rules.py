@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci_tasks.trials import rules
+from ci_tasks.trials.bisection import Bisect, CommitGraph
 from ci_tasks.trials.rules import AB, ERROR, RISE, Match, Metrics, Outcome, Repeat, TrialRule, TrialVerdict, telling
 from docs import generate
 
@@ -25,6 +27,22 @@ def ended(rule: TrialRule, outcomes: Sequence[Outcome]) -> str | list[str]:
     """The word, or the settings to run."""
     what = rule.next(outcomes)
     return what.word if isinstance(what, TrialVerdict) else sorted(what)
+
+
+LACKS = Outcome("yours", "row", rules.BLOCKED, "x", host="h", lacks=True)
+OK = Outcome("base", "row", rules.PASSED, host="h")
+ABLE = [(OK, rules.FAILED), (replace(OK, setting="yours"), rules.BLOCKED), (replace(OK, host="g"), rules.BLOCKED)]
+
+
+@pytest.mark.parametrize(("other", "status"), [*ABLE, (replace(LACKS, setting="base"), rules.BLOCKED)])
+def test_what_a_tree_lacks_is_its_own_where_another_one_passes_on_the_host(other: Outcome, status: str) -> None:
+    assert [one.status for one in rules.told([LACKS, other])] == [status, other.status]
+
+
+def test_whether_the_host_lacks_it_is_asked_of_the_other_side() -> None:
+    assert ended(AB("base", "yours", screen=True), [LACKS]) == ["base", "yours"]
+    assert ended(Bisect(["base", "yours"], CommitGraph.linear(1)), [LACKS]) == ["base"]
+    assert ended(AB("base", "yours"), [LACKS, replace(LACKS, setting="base")] * 3) == "blocked"
 
 
 # letters → the word, or [] for one more run

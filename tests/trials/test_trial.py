@@ -11,7 +11,7 @@ import pytest
 
 from ci_tasks.agent.records import Deviation
 from ci_tasks.errors import UsageError
-from ci_tasks.records import ONLY_TESTS, Evidence, RunRecord
+from ci_tasks.records import ONLY_TESTS, Evidence, RunRecord, Triage
 from ci_tasks.run.checkout_source import CheckoutSource
 from ci_tasks.trials.rules import AB, FAILED, MISSING, PASSED, Outcome, Repeat, TrialRule, TrialVerdict
 from ci_tasks.trials.trial import Trial, TrialRun, outcome_of, pinned
@@ -120,6 +120,12 @@ OF_TESTS = [
     ("failed", Evidence("junit", 1, 1), ASKED, FAILED),  # it cannot be collected
     ("vacuous", Evidence("junit", skipped=1), ASKED, FAILED),  # it is there
 ]
+
+
+def test_a_run_without_a_package_says_what_it_lacks() -> None:
+    triage = Triage("import_error", "blocked", 1, "x", "no-module#1", 0.9, group="dependency")
+    outcome = outcome_of("yours", RunRecord("r.01", "quick", "r1", "local", "blocked", "x", triage=triage))
+    assert (outcome.status, outcome.lacks, outcome.signature) == ("blocked", True, "no-module#1")
 
 
 @pytest.mark.parametrize(("status", "evidence", "deviations", "expected"), OF_TESTS)

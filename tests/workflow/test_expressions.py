@@ -196,24 +196,14 @@ def test_a_tree_follows_precedence(text: str, tree: str) -> None:
 
 LITERALS = [
     # The three words of JSON, in lower case only.
-    ("null", None),
-    ("true", True),
+    ("null", None), ("true", True),
     # Whole numbers, also where written with a fraction or exponent: GitHub has doubles and prints 1.0 as 1.
-    ("-9", -9),
-    ("1.0", 1),
-    ("1e3", 1000),
-    ("-2.99e-2", -0.0299),
+    ("-9", -9), ("1.0", 1), ("1e3", 1000), ("-2.99e-2", -0.0299),
     # A fraction may start at the point where an operand is expected.
-    (".5", 0.5),
-    ("0xff", 255),
-    ("0o17", 15),
-    ("Infinity", math.inf),
-    ("-Infinity", -math.inf),
+    (".5", 0.5), ("0xff", 255), ("0o17", 15), ("Infinity", math.inf), ("-Infinity", -math.inf),
     # Strings: a doubled quote is a quote, double quotes and backslashes are text.
-    ("'It''s open'", "It's open"),
-    ("'a\"b\\n'", 'a"b\\n'),
-    (" \n 'x' \t", "x"),
-]
+    ("'It''s open'", "It's open"), ("'a\"b\\n'", 'a"b\\n'), (" \n 'x' \t", "x"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "value"), LITERALS)

@@ -86,8 +86,7 @@ def _cited(text: str | None) -> str:
     lines = file.read_text("utf-8", "replace").splitlines() if file.is_file() else [text]
     last = printable(next((line.strip() for line in reversed(lines) if line.strip()), ""))[:300]
     if not re.search(r"\d+ passed", last) or re.search(r"[1-9]\d* (?:failed|errors?)\b", last):
-        message = f"--checks-from cites no checks that passed: {last[:200]!r}"
-        raise UsageError(message, hint='for example "12 passed in 3s"')
+        raise UsageError(f"--checks-from cites no passed checks: {last[:200]!r}", hint='for example "12 passed in 3s"')
     return f"{last} ({file})" if file.is_file() else last
 
 

@@ -144,6 +144,9 @@ def trees_under_test(
             hint = "--verl DIR sets verl's checkout, --wrapper FILE the wrapper's path"
             raise CheckoutError(f"{verl} has no {path}", hint=hint)
         scripts[path] = (verl / path).read_text(encoding="utf-8", errors="replace")
+    for test in request.bridge_tests:
+        if not (bridge / test.partition("::")[0]).exists():
+            raise CheckoutError(f"{bridge} has no {test}", hint="--test FILE is a path in the Bridge checkout")
     trainings(request, scripts)
     for spec in others:
         if (spec.runtime == "none", spec.simulate) != (first.runtime == "none", first.simulate):

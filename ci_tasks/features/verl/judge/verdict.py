@@ -191,29 +191,21 @@ def summarize(run: LevelRun) -> Summary:
     imported = {SHOWN: PASS, CONTRADICTED: FAIL}.get(verdict.imports.outcome, NOT_PROVEN if reached else BLOCKED)
     import_text = verdict.imports.evidence if reached else f"not reached: {run.why_nothing_ran}"
     host = [f"{what} {value}" for what, value in (("image", run.image), ("host", run.host)) if value]
+    deliverables = (
+        _checks(run), Deliverable(IMPORT, imported, truncated(import_text, _LONGEST)),
+        _of_trainings(run, verdict, BACKEND), _of_trainings(run, verdict, VARIANTS),
+        Deliverable(LOG, PASS if run.log else SKIPPED, run.log or "there is no log"),
+    )  # fmt: skip
+    evidence = {"Bridge repo": repository(context.bridge), "verl repo": repository(context.verl)}
+    evidence |= {"Command": context.command, "Key lines": "; ".join([*_key_lines(run, began), *host])}
     return Summary(
-        result=verdict.result,
-        sentence=_sentence(run, verdict),
-        requested=f"{title}{f': {variants}' if variants else ''}",
-        checkpoint=_checkpoint(run, began),
-        deliverables=(
-            _checks(run),
-            Deliverable(IMPORT, imported, truncated(import_text, _LONGEST)),
-            _of_trainings(run, verdict, BACKEND),
-            _of_trainings(run, verdict, VARIANTS),
-            Deliverable(LOG, PASS if run.log else SKIPPED, run.log or "there is no log"),
-        ),
-        evidence={
-            "Bridge repo": repository(context.bridge),
-            "verl repo": repository(context.verl),
-            "Command": context.command,
-            "Key lines": "; ".join([*_key_lines(run, began), *host]),
-        },
+        result=verdict.result, sentence=_sentence(run, verdict), deliverables=deliverables, evidence=evidence,
+        requested=f"{title}{f': {variants}' if variants else ''}", checkpoint=_checkpoint(run, began),
         limitations=_listed(_limitations(run, verdict), _MOST_LIMITATIONS),
         follow_ups=("none",) if verdict.result == PASS else _listed(_follow_ups(run, verdict), _MOST_FOLLOW_UPS),
         preflight=tuple(run.facts.preflight.values()),
         criteria=tuple(one for one in verdict.trainings if one.criteria),
-    )
+    )  # fmt: skip
 
 
 def text(summary: Summary) -> list[str]:

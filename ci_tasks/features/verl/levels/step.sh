@@ -33,7 +33,7 @@ bridge_checks() {
   command -v uv > /dev/null || test='python3 -m pytest -q'
   if [ -n "$cited" ]; then mark bridge-checks cited "$cited"; return; fi
   if [ -n "$simulated" ] && ! ${test% -q} --version > /dev/null 2>&1; then
-    mark bridge-checks simulated "no pytest here, and a simulated Bridge shows nothing"; return
+    mark bridge-checks simulated "the system's python3 has no pytest (--checks-from cites a run), and a simulated Bridge shows nothing"; return
   fi
   echo "Bridge's own tests: $test $*"
   said=$(COLUMNS=400 $test "$@" 2>&1 | tee >(cat >&2); exit "${PIPESTATUS[0]}"); code=$?
