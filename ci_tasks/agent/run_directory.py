@@ -253,12 +253,10 @@ def machine_environment(host_env: Mapping[str, str]) -> Dict[str, str]:
 def shell_variables() -> Tuple[str, ...]:
     """The names of the caller's variables that reach a job and may change what it does; of an activated venv, which
     reaches it by PATH, its own."""
-    reach = sorted(name for name in os.environ if passed(name))
+    names = sorted(name for name in os.environ if passed(name) and name not in _USUAL and not name.startswith("LC_"))
     venv = os.environ.get(ACTIVATED)
     is_first = venv and os.environ.get("PATH", "").startswith(venv + "/bin:")
-    return (ACTIVATED,) * bool(is_first) + tuple(
-        name for name in reach if name not in _USUAL and not name.startswith("LC_")
-    )
+    return (ACTIVATED,) * bool(is_first) + tuple(names)
 
 
 def given_secrets(plan: Plan) -> Tuple[str, ...]:

@@ -136,7 +136,8 @@ def _result(
     differs = "; ".join(truncated(str(item), _LONGEST) for item in found.differs) or f"CI: {there}; here: {here}"
     weak = "; the log shows little of the cause, so this is weak evidence" if ci.confidence < _UNSURE else ""
     environment = f"; CI's failure came from its environment ({ci.cause})" if ci.verdict == rules.BLOCKED else ""
-    named = "; nothing in the log shows that this row was CI's" * (not (job.is_row_shown or ci.tests))
+    is_known = job.is_row_shown or bool(ci.tests)
+    named = "; nothing in the log shows that this row was CI's" * (not is_known)
     often = "" if options.repeat or environment else "; `--repeat 20` tells whether it is flaky"
     more = {
         rules.REPRODUCED: f": {there}; equal on both sides: {truncated('; '.join(found.same), 2 * _LONGEST)}{weak}",
@@ -146,7 +147,7 @@ def _result(
         rules.BLOCKED: "; nothing is known about the code"
         + ": fix the environment, or use another --host" * (record.status != PASSED),
     }
-    is_fixed = options.on_my_tree and verdict.word == rules.PASSED_HERE and bool(job.is_row_shown or ci.tests)
+    is_fixed = options.on_my_tree and verdict.word == rules.PASSED_HERE and is_known
     word, why = rules.FIXED_HERE if is_fixed else verdict.word, verdict.why + more[verdict.word]
     codes = ON_MY_TREE if options.on_my_tree else REPRODUCE
     return ReproductionResult(word, why, codes[word], ci, record, found.same, found.differs)

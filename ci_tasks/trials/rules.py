@@ -79,8 +79,8 @@ class TrialRule(Protocol):
 # -- what all rules share --------------------------------------------------------------------------------------------
 
 
-def told(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes; where another setting passed on the same host, what a run lacks is no fault of the host's."""
+def with_own_lacks(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes; what a run lacks is its setting's own failure where another setting passed on the same host."""
     passed = {(one.setting, one.host) for one in outcomes if one.status == PASSED}
     others = [{setting for setting, host in passed if host == one.host} - {one.setting} for one in outcomes]
     pairs = zip(outcomes, others, strict=True)

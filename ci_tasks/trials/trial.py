@@ -34,7 +34,7 @@ from ci_tasks.config import Config
 from ci_tasks.errors import Blocked, UsageError, counted
 from ci_tasks.hosts.executor import take_host_snapshot, temporary_checkout
 from ci_tasks.logs.causes import DEPENDENCY
-from ci_tasks.records import BLOCKED, FAILED, ONLY_TESTS, PASSED, VACUOUS, BatchResult, RunRecord
+from ci_tasks.records import BLOCKED, FAILED, PASSED, VACUOUS, BatchResult, RunRecord
 from ci_tasks.report.table import duration
 from ci_tasks.resources import make_home
 from ci_tasks.results import store
@@ -47,7 +47,7 @@ from ci_tasks.run.interrupts import noticed
 from ci_tasks.run.label import execute_label
 from ci_tasks.run.progress import PlainView
 from ci_tasks.trials import report
-from ci_tasks.trials.rules import MISSING, Outcome, TrialRule, TrialVerdict, told
+from ci_tasks.trials.rules import MISSING, Outcome, TrialRule, TrialVerdict, with_own_lacks
 from ci_tasks.trials.words import CANCELLED
 from ci_tasks.workflow.model import Row
 from ci_tasks.workflow.rows import select
@@ -137,7 +137,7 @@ class Trial:
 
     def of_row(self, row: str) -> list[Outcome]:
         """What is known of a row, oldest first."""
-        return told([one for one in self.outcomes if one.row == row])
+        return with_own_lacks([one for one in self.outcomes if one.row == row])
 
     def verdict(self, row: str) -> TrialVerdict:
         """The row's verdict; that it was interrupted, if it has none."""
@@ -341,9 +341,9 @@ def outcome_of(setting: str, record: RunRecord, log: str = "") -> Outcome:
 
 def _has_no_such_test(record: RunRecord) -> bool:
     """Whether --test names a test that the row does not have, by what pytest found: skipped ones are there."""
-    found, is_asked = record.evidence, any(item.why == ONLY_TESTS for item in record.deviations)
+    found = record.evidence
     is_empty = record.status == VACUOUS or (record.status == FAILED and found.kind in ("junit", "pytest"))
-    return is_asked and is_empty and not (found.tests or found.failures or found.skipped)
+    return record.is_partial and is_empty and not (found.tests or found.failures or found.skipped)
 
 
 class QuietView(PlainView):

@@ -36,7 +36,7 @@ ABLE = [(OK, rules.FAILED), (replace(OK, setting="yours"), rules.BLOCKED), (repl
 
 @pytest.mark.parametrize(("other", "status"), [*ABLE, (replace(LACKS, setting="base"), rules.BLOCKED)])
 def test_what_a_tree_lacks_is_its_own_where_another_one_passes_on_the_host(other: Outcome, status: str) -> None:
-    assert [one.status for one in rules.told([LACKS, other])] == [status, other.status]
+    assert [one.status for one in rules.with_own_lacks([LACKS, other])] == [status, other.status]
 
 
 def test_whether_the_host_lacks_it_is_asked_of_the_other_side() -> None:

@@ -143,10 +143,10 @@ def test_bad_input_is_a_clear_error_and_nothing_runs(pair: Any) -> None:
         assert (result.code, message in result.err) == (2, True), (argv, result.err)
     assert not (pair.home / "runs").exists()
     pair.write("hosts.yaml", json.dumps({"hosts": {"box": {"kind": "local"}}}))
-    for argv, message in (
-        ([], "--image verlai/verl:TAG"),
+    trees = [
         (["--bridge", "/nope"], "/nope is not Megatron-Bridge"),
-        (["--verl", "/nope"], "/nope has no tests/special_e2e"),
-    ):
+        (["--verl", "/nope"], "/nope has no tests/special_"),
+    ]
+    for argv, message in (([], "--image verlai/verl:TAG"), (["--test", "nosuch.py"], "has no nosuch.py"), *trees):
         result = pair.verl("--level", "0", *argv)
         assert (result.code, message in result.err) == (2, True), "trees come before the image that a container needs"
