@@ -60,7 +60,8 @@ def fact_queries(host: HostSpec, *, gpus: bool, container: bool) -> dict[str, li
     """What to ask of `host`; nothing that is not wanted, since a cold driver takes seconds to answer."""
     queries = {}
     if gpus and host.gpus is None:
-        queries["gpus"] = _sinfo(host) if host.kind == "slurm" else nvidia_smi.QUERY_GPUS
+        sinfo = ["sinfo", "--noheader", "--format=%G", *([f"--partition={host.partition}"] if host.partition else [])]
+        queries["gpus"] = sinfo if host.kind == "slurm" else nvidia_smi.QUERY_GPUS
     # Of a cluster it is the login node that answers: pyxis shows there, while docker may be on the other nodes only.
     if container and host.runtime in _WORKS and (host.kind != "slurm" or host.runtime == "pyxis"):
         queries["container"] = [*_WORKS[host.runtime]]
@@ -112,10 +113,6 @@ def parse_time_limit(answer: QueryAnswer, partition: str | None = None) -> float
         return None
     days, hours, minutes, seconds = (int(digits or 0) for digits in found.groups())
     return days * 1440 + hours * 60 + minutes + seconds / 60
-
-
-def _sinfo(host: HostSpec) -> list[str]:
-    return ["sinfo", "--noheader", "--format=%G", *([f"--partition={host.partition}"] if host.partition else [])]
 
 
 def _count_gpus(host: HostSpec, answer: QueryAnswer | None) -> tuple[int, str]:

@@ -138,6 +138,7 @@ def missing_resources(row: Row, host: HostSpec, facts: HostFacts) -> list[str]:
     missing = [facts.container_problem if row.image else "", facts.python_problem]
     if row.needed_gpus > facts.gpus:
         found = f"found {facts.gpus}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
+        found += "; the number is its runner's: --gpus 0 if its tests need none" if row.gpus_of_runner else ""
         missing.insert(0, f"{row.needed_gpus} GPUs{' on one node' if host.kind == 'slurm' else ''} ({found})")
     return [each for each in missing if each]
 

@@ -273,7 +273,8 @@ class AB:
             return TrialVerdict(YOURS, why, 1 - ERROR, way)
         if not yours and stake(counts[_ANY][0], 0, pairs) * ERROR >= 1:
             return TrialVerdict(FIXED, "your tree never failed, the base failed more often", 1 - ERROR)
-        if not all(_no_rise(b, y, pairs) for b, y in counts.values()):
+        rises = (y and b < pairs and stake(b, y, pairs, RISE) * ERROR < 1 for b, y in counts.values())
+        if pairs < STEADY or any(rises):  # a rise of a rate by RISE is not excluded
             return None
         if not yours:
             return TrialVerdict(FINE, "your tree never failed", 1 - ERROR)
@@ -283,11 +284,6 @@ class AB:
         if 2 * base.total() > pairs:
             return TrialVerdict(BROKEN, "the base fails in most runs, too", 1 - ERROR, main)
         return TrialVerdict(FLAKY, "both fail sometimes in the same way", 1 - ERROR, main)
-
-
-def _no_rise(base: int, yours: int, pairs: int) -> bool:
-    """Whether a rise of the rate by RISE is excluded."""
-    return pairs >= STEADY and (not yours or base == pairs or stake(base, yours, pairs, RISE) * ERROR >= 1)
 
 
 # -- Metrics ---------------------------------------------------------------------------------------------------------

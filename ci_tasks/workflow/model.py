@@ -223,7 +223,7 @@ class Row(JobRow):
 
     `test` is a path from the checkout's root, or None if the job names no test file; `matrix` is the entry, `index` its
     position among the job's `total`. `callers` are the entries of the jobs that call it, outermost first. `gpus_given`:
-    a person gave the count of its GPUs.
+    a person gave the count of its GPUs; `gpus_of_runner`: only the runner's label says it.
     """
 
     matrix: Mapping[str, Any] = field(default_factory=dict)
@@ -231,6 +231,7 @@ class Row(JobRow):
     index: int = 0
     total: int = 1
     gpus_given: bool = False
+    gpus_of_runner: bool = False
 
     @property
     def needed_gpus(self) -> int:

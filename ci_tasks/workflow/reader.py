@@ -38,7 +38,7 @@ _JOB = "jobs.<id>"
 _STEP = f"{_JOB}.steps.[]"
 _JOB_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SECRET = re.compile(r"\bsecrets(?:\.|\[\s*')([A-Za-z_][A-Za-z0-9_]*)")
-_FILTERS = ("paths", "paths-ignore", "branches", "branches-ignore")
+_FILTERS = ("types", "paths", "paths-ignore", "branches", "branches-ignore")
 _WHOLE = re.compile(r"\s*\$\{\{(.*)\}\}\s*", re.DOTALL)
 
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ci_tasks.agent.quick_dataclass import dataclass
-from ci_tasks.errors import UnknownName, WorkflowError
+from ci_tasks.errors import UnknownName, WorkflowError, some
 from ci_tasks.workflow import expressions, runner, secrets
 from ci_tasks.workflow.context import EventContext, Resolver, contexts, is_unset
 from ci_tasks.workflow.expressions import ExpressionError
@@ -176,10 +176,9 @@ def _row(workflow: Workflow, job: Job, entry: Row, event: EventContext, matrix_t
     docker_run = _docker_run(job, resolve)
     labels = runner.labels_with_fallbacks(job, resolve)
     refused = runner.refusal(labels)
-    told = None if refused else _gpus(job, resolve, matrix_test.gpus, docker_run, labels)
-    given = event.given.gpus if told is None and not refused else None
-    if event.given.gpus == 0 and told and _gpus(job, resolve, matrix_test.gpus, docker_run, []) is None:
-        given = 0  # tests that need none of the runner's
+    own, told = (None if refused else _gpus(job, resolve, matrix_test.gpus, docker_run, of) for of in ([], labels))
+    of_runner = bool(told) and own is None  # its tests may need none of them
+    given = event.given.gpus if not refused and (told is None or (of_runner and event.given.gpus == 0)) else None
     limit = resolve.value(job.timeout_minutes)
     return replace(
         entry, row=name_of(entry.label, _combination(entry), matrix_test), test=matrix_test.test, args=matrix_test.args,
@@ -187,7 +186,7 @@ def _row(workflow: Workflow, job: Job, entry: Row, event: EventContext, matrix_t
         env={name: "" if is_unset(value) else shown(value) for name, value in resolve.contexts["env"].items()},
         runner=_runner(job, resolve),
         timeout_minutes=None if list(unknowns(limit)) else resolve.number(job.timeout_minutes, "timeout-minutes"),
-        refused=refused, gpus_given=given is not None,
+        refused=refused, gpus_given=given is not None, gpus_of_runner=of_runner,
     )  # fmt: skip
 
 
@@ -351,12 +350,13 @@ def _kind(value: Any) -> str:
 
 # -- which labels a pull request starts, by the files that it changes, its base and its labels ------------------------
 #
-# The rules follow GitHub's "Workflow syntax": `on.pull_request` with `paths`, `paths-ignore`, `branches` and
+# The rules follow GitHub's "Workflow syntax": `on.pull_request` with `types`, `paths`, `paths-ignore`, `branches` and
 # `branches-ignore`, and its "Filter pattern cheat sheet". Of several patterns the last that matches counts.
 
 # A wildcard, or one character and how often.
 _TOKEN = re.compile(r"(\*\*/|\*\*?)|(\[\w+(?:-\w+)*\]|\\?.)([?+]?)", re.DOTALL)
 _MEANS = {"**/": ".", "**": ".", "*": "[^/]"}
+_CHANGES = ("opened", "synchronize", "labeled", "reopened", "ready_for_review")  # types that may bring a change
 
 
 @dataclass(frozen=True)
@@ -387,12 +387,12 @@ def why_not_started(workflow: Workflow, base: str, changed: Sequence[str]) -> st
         if not any(pattern.startswith(_COPIES) for pattern in workflow.filters.get("branches", ())):
             return f"starts on {', '.join(workflow.events)} only"
         base = f"{_COPIES}1"
-    for kind, names in (("branches", [base]), ("paths", changed or ["no changed file"])):
+    for kind, names in (("types", _CHANGES), ("branches", [base]), ("paths", changed or ["no changed file"])):
         wanted, ignored = workflow.filters.get(kind, ()), workflow.filters.get(f"{kind}-ignore", ())
         if wanted and not any(_is_selected(name, wanted) for name in names):
-            return f"{kind} {', '.join(names[:3])}: none matches {', '.join(wanted)}"
+            return f"{kind} {', '.join(names[:3])}: none matches {some(wanted, 5)}"
         if ignored and all(_is_selected(name, ignored) for name in names):
-            return f"{kind} {', '.join(names[:3])}: ignored by {', '.join(ignored)}"
+            return f"{kind} {', '.join(names[:3])}: ignored by {some(ignored, 5)}"
     return ""
 
 

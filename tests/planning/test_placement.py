@@ -132,12 +132,9 @@ TASK = st.builds(
 )
 MACHINE = st.builds(
     HostLoad,
-    name=st.just(""),
-    gpus=st.sampled_from([0, 4, 8]),
-    slots=st.integers(1, 6),
-    held=st.sampled_from([0, 0, 0, 1, 8]),
-    up=st.sampled_from([True, True, True, False]),
-)
+    name=st.just(""), gpus=st.sampled_from([0, 4, 8]), slots=st.integers(1, 6),
+    held=st.sampled_from([0, 0, 0, 1, 8]), up=st.sampled_from([True, True, True, False]),
+)  # fmt: skip
 
 
 @settings(max_examples=120)
@@ -186,31 +183,34 @@ WITHOUT_GPUS = replace(ROW, gpus=0, image=None)
 LOCAL = HostSpec("local")
 SIM = HostSpec("sim", runtime="none", gpus=8, simulate=True)
 CLUSTER = HostSpec("cluster", kind="slurm", address="login.example.com", gpus=2)
+OF_RUNNER = "the number is its runner's: --gpus 0 if its tests need none"
 NO_LOCK = "GPUs for this checkout: simulated ones serve the sample only"
 
 
-@pytest.mark.parametrize(
-    ("row", "host", "facts", "missing"),
-    [
-        (ROW, LOCAL, HostFacts(gpus=8), []),
-        (ROW, LOCAL, HostFacts(gpus=4), []),
-        (ROW, LOCAL, HostFacts(gpus=3), ["4 GPUs (found 3)"]),
-        (ROW, LOCAL, HostFacts(gpu_problem="no nvidia-smi on PATH"), ["4 GPUs (found 0: no nvidia-smi on PATH)"]),
-        (ROW, LOCAL, HostFacts(gpus=8, container_problem="docker (not on PATH)"), ["docker (not on PATH)"]),
-        (ROW, LOCAL, HostFacts(container_problem="docker"), ["4 GPUs (found 0)", "docker"]),
-        (WITHOUT_GPUS, LOCAL, HostFacts(python_problem="Python >=3.10"), ["Python >=3.10"]),
-        (WITHOUT_GPUS, CLUSTER, HostFacts(scheduler_problem="no partition x"), ["Slurm (no partition x)"]),
-        (ROW, CLUSTER, HostFacts(scheduler_problem="sinfo: no answer"), ["Slurm (sinfo: no answer)"]),
-        (ROW, CLUSTER, HostFacts(gpus=2), ["4 GPUs on one node (found 2)"]),
-        # A row that names no GPUs and no image needs neither, whatever is broken.
-        (WITHOUT_GPUS, LOCAL, HostFacts(gpu_problem="driver", container_problem="docker"), []),
-        (ROW, SIM, HostFacts(gpus=8), []),
-        (ROW, SIM, HostFacts(gpus=8, simulates=False), [NO_LOCK]),
-        # Without GPUs there is no lock to take.
-        (WITHOUT_GPUS, SIM, HostFacts(gpus=8, simulates=False), []),
-        (replace(ROW, gpus=16), SIM, HostFacts(gpus=8), ["16 GPUs (found 8)"]),
-    ],
-)
+# row, host, its facts, what it lacks
+LACKS: list[tuple[Row, HostSpec, HostFacts, list[str]]] = [
+    (ROW, LOCAL, HostFacts(gpus=8), []),
+    (ROW, LOCAL, HostFacts(gpus=4), []),
+    (ROW, LOCAL, HostFacts(gpus=3), ["4 GPUs (found 3)"]),
+    (ROW, LOCAL, HostFacts(gpu_problem="no nvidia-smi on PATH"), ["4 GPUs (found 0: no nvidia-smi on PATH)"]),
+    (ROW, LOCAL, HostFacts(gpus=8, container_problem="docker (not on PATH)"), ["docker (not on PATH)"]),
+    (ROW, LOCAL, HostFacts(container_problem="docker"), ["4 GPUs (found 0)", "docker"]),
+    (WITHOUT_GPUS, LOCAL, HostFacts(python_problem="Python >=3.10"), ["Python >=3.10"]),
+    (WITHOUT_GPUS, CLUSTER, HostFacts(scheduler_problem="no partition x"), ["Slurm (no partition x)"]),
+    (ROW, CLUSTER, HostFacts(scheduler_problem="sinfo: no answer"), ["Slurm (sinfo: no answer)"]),
+    (ROW, CLUSTER, HostFacts(gpus=2), ["4 GPUs on one node (found 2)"]),
+    # A row that names no GPUs and no image needs neither, whatever is broken.
+    (WITHOUT_GPUS, LOCAL, HostFacts(gpu_problem="driver", container_problem="docker"), []),
+    (ROW, SIM, HostFacts(gpus=8), []),
+    (ROW, SIM, HostFacts(gpus=8, simulates=False), [NO_LOCK]),
+    # Without GPUs there is no lock to take.
+    (WITHOUT_GPUS, SIM, HostFacts(gpus=8, simulates=False), []),
+    (replace(ROW, gpus=16), SIM, HostFacts(gpus=8), ["16 GPUs (found 8)"]),
+    (replace(ROW, gpus_of_runner=True), LOCAL, HostFacts(gpus=1), [f"4 GPUs (found 1; {OF_RUNNER})"]),
+]
+
+
+@pytest.mark.parametrize(("row", "host", "facts", "missing"), LACKS)
 def test_what_a_host_lacks(row: Row, host: HostSpec, facts: HostFacts, missing: list[str]) -> None:
     assert placement.missing_resources(row, host, facts) == missing
 

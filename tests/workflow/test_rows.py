@@ -108,14 +108,16 @@ def test_the_image_is_the_containers_or_the_first_docker_runs(job: str, steps: s
 
 
 @pytest.mark.parametrize(("job", "script", "count"), CASES["gpus"])
-@pytest.mark.parametrize("given", [None, 5])
+@pytest.mark.parametrize("given", [None, 5, 0])
 def test_a_row_has_the_gpus_that_the_workflow_says_and_else_those_that_a_person_gives(
-    job: str, script: str, count: int | None, given: int | None
+    job: str, script: str, count: int | str | None, given: int | None
 ) -> None:
     steps = f"- run: |\n          {script}\n      - {{run: gpu_lock_exec.py --count 7 -- x, if: false}}"
     row = only(workflow(job, steps=steps, others="  b: {uses: ./x.yml}\n"), EventContext(given=GivenValues(gpus=given)))
-    takes_given = count is None and not row.refused
-    assert (row.gpus, row.gpus_given) == (given if takes_given else count, takes_given and given is not None)
+    of_runner, said = isinstance(count, str), count if count is None else int(str(count).split()[0])
+    takes_given = (said is None and not row.refused) or (of_runner and given == 0)
+    assert (row.gpus, row.gpus_given) == (given if takes_given else said, takes_given and given is not None)
+    assert row.gpus_of_runner == of_runner
 
 
 def test_secrets_are_shown_by_name_and_never_by_value() -> None:

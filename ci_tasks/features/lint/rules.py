@@ -182,8 +182,8 @@ _TEST_PATH = re.compile(r"(?<![\w.-])tests/[\w./-]+\.py(?![\w-])")
 
 
 def lint(checkout: CheckoutFiles) -> list[LintFinding]:
-    """All findings: errors before warnings, then by file and line."""
-    findings = [finding for check in _CHECKS for finding in check(checkout)]
+    """All findings, each once: errors before warnings, then by file and line."""
+    findings = {finding for check in _CHECKS for finding in check(checkout)}
     return sorted(findings, key=lambda each: (each.level, each.file, each.line, each.rule, each.message))
 
 
@@ -310,9 +310,10 @@ def _no_timeout(checkout: CheckoutFiles) -> Iterator[LintFinding]:
     """A job that calls another workflow (`uses:`) cannot have a timeout of its own."""
     for job in checkout.workflow.jobs.values():
         if job.timeout_minutes is None and job.uses is None:
-            line = checkout.line_of(rf"""^\s*['"]?{re.escape(job.id)}['"]?\s*:""")
+            id, file = job.id.rpartition(" / ")[2], checkout.workflow.file_of(job).path if job.call else checkout.edited
+            line = job.line if job.call else checkout.line_of(rf"""^\s*['"]?{re.escape(id)}['"]?\s*:""")
             fix = "set about twice the time of its longest row, such as timeout-minutes: 120"
-            yield NO_TIMEOUT.finding(checkout.edited, line, f"job {job.id} has no timeout-minutes", fix)
+            yield NO_TIMEOUT.finding(file, line, f"job {id} has no timeout-minutes", fix)
 
 
 def _moving_image(checkout: CheckoutFiles) -> Iterator[LintFinding]:

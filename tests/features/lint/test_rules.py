@@ -12,7 +12,7 @@ from ci_tasks.features.lint.rules import RULES, CheckoutFiles, LintFinding, lint
 from ci_tasks.workflow import rows
 from ci_tasks.workflow.changed_tests import ChangedJob
 from ci_tasks.workflow.context import EventContext
-from ci_tasks.workflow.reader import read
+from ci_tasks.workflow.reader import read_with_called
 from ci_tasks.workflow.suite import ChangedRule
 from tests.parts.cases import named
 from tests.parts.entries import describe
@@ -54,27 +54,26 @@ jobs:
       - run: pip install pytest
       - run: python tests/${{ matrix.info.test_file }}
 """
+CALLED_FILE = ".github/workflows/a.yml"
+CALLED = {CALLED_FILE: "on: workflow_call\njobs:\n  run: {runs-on: cpu, steps: [{run: x}]}\n"}
+CALLS = "".join(f"  {id}: {{uses: ./{CALLED_FILE}}}\n" for id in ("one", "two")) + "  cpu-unittest:\n"
 CLEAN = {"tests/test_a.py": f"NUM_GPUS = 4\n{RUNS}", "tests/utils/test_b.py": f"NUM_GPUS = 0\n{RUNS}"}
 
 
 def subject(
-    text: str = WORKFLOW,
-    tests: dict[str, str] | None = None,
-    docs: dict[str, str] | None = None,
+    text: str = WORKFLOW, tests: dict[str, str] | None = None, docs: dict[str, str] | None = None,
     template: str | None = None,
-) -> CheckoutFiles:
-    workflow = read(text, PATH)
+) -> CheckoutFiles:  # fmt: skip
+    workflow = read_with_called(text, PATH, CALLED.get)
     context = EventContext(repository="THUDM/slime", secrets=())
     tests = CLEAN if tests is None else tests
     return CheckoutFiles(
-        workflow=workflow,
-        text=text,
-        template=template,
+        workflow=workflow, text=text, template=template,
         rows=[row for job in workflow.jobs.values() for row in rows.rows(workflow, job, context, describe)],
         tests=tests,
         docs=docs or {},
         files=frozenset(tests),
-    )
+    )  # fmt: skip
 
 
 def findings_of(of: CheckoutFiles, rule: str) -> list[tuple[str, int]]:
@@ -101,6 +100,7 @@ FINDS = {
     "a label that starts no job": ("unknown-label",
      subject(docs={"docs/ci.md": "first\nAdd `run-ci-image`.\nrun-ci-image again"}), ("docs/ci.md", 2)),
     "a job without a timeout": ("no-timeout", changed("    timeout-minutes: 10\n", ""), (PATH, 19)),
+    "one without, which several call": ("no-timeout", changed("  cpu-unittest:\n", CALLS), (CALLED_FILE, 3)),
     "a tag that moves": ("moving-image", changed("slimerl/slime:v0.2.2", "slimerl/slime:latest"), (PATH, 15)),
     "a test that was moved": ("missing-test", subject(tests={"tests/test_a.py": RUNS}), (PATH, 26)),
     "no tag at all": ("moving-image", changed("slimerl/slime:v0.2.2", "r.example:5000/slime"), (PATH, 15)),
