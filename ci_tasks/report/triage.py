@@ -34,8 +34,8 @@ def describe(triage: Triage, width: int | None = None, source: str = "", more: s
     last, with `more` options."""
     facts: list[tuple[str, str]] = []
     if triage.verdict not in (PASSED, UNKNOWN):
-        where = f"line {triage.line_no}" if triage.line_no else "no line"
-        where += f" in {' > '.join(triage.frames)}" if triage.frames else ""
+        where = f"line {triage.line_no} of the log" if triage.line_no else "no line"
+        where += f", in {' > '.join(triage.frames)}" if triage.frames else ""
         facts = [
             ("cause:", f"{triage.reason} ({triage.cause})" if triage.reason else triage.cause),
             *([("tests:", tests_sentence(triage))] if triage.tests else []),

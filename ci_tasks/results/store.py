@@ -49,7 +49,7 @@ class BatchHasNoRows(UsageError):
         if state.is_active:
             super().__init__(f"{batch} is being prepared", hint=f"`ci-tasks attach {batch}` waits for its rows")
         else:
-            why = state.why_not_started
+            why = "none started, or `clean` removed them" if state.phase == "ended" else state.why_not_started
             super().__init__(f"{batch} has no rows: {why}", hint="`ci-tasks clean` removes its leftovers")
         self.batch, self.state = batch, state
 

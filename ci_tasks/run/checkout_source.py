@@ -104,8 +104,9 @@ class CheckoutSource:
         import hashlib  # commands that only look need none
 
         given = replace(self.given, sources={}, overlays=())  # overlays are in the trees
-        overrides = [replace(each, source="") for each in config.overrides]
-        asked = (self.workflow.path, request.image, request.probe, given, overrides, hosts)
+        jobs, named = self.workflow.jobs, config.overrides  # those of other workflows change nothing
+        own = [replace(each, source="") for each in named if any(matches_job(each.job, job) for job in jobs)]
+        asked = (self.workflow.path, request.image, request.probe, given, own, hosts)
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:12]
 
     def label_of(self, name: str) -> str:

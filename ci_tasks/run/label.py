@@ -97,7 +97,7 @@ def execute_label(
     if journal:
         if journal.asked.asked not in ("", asked):
             message = f"{journal.batch.id} was started with another workflow, image, override or value"
-            raise UsageError(message, hint="repeat its options, such as --test and --var, or run the label again")
+            raise UsageError(message, hint="repeat its options, such as --test, and overrides, or run the label again")
         request = replace(request, rows=journal.asked.rows, only=None)
     with closing(prepare(source, config, request, open_executor, take_snapshot, journal)) as ready:
         if not ready.rows:

@@ -194,7 +194,7 @@ class Match:
             return given_up(outcomes, self.setting) or [self.setting]
         if matches[SAME_KIND]:
             return TrialVerdict(SAME_KIND, "alike, but not shown to be the same")
-        missed = f"CI's failure happens here in less than {100 * (1 - ERROR ** (1 / len(known))):.0f} % of runs"
+        missed = f"CI's failure may still happen here in up to {100 * (1 - ERROR ** (1 / len(known))):.0f} % of runs"
         if matches:
             return TrialVerdict(DIFFERENT_FAILURE, f"it fails differently; {missed}", 1 - ERROR)
         return TrialVerdict(PASSED_HERE, f"it passed here in {counted(len(known), 'run')}; {missed}", 1 - ERROR)

@@ -22,7 +22,7 @@ from typing import Any
 
 from ci_tasks.agent.records import Checkout, Plan, QueryAnswer, RemoteLocation, Status
 from ci_tasks.agent.run_directory import RunDir, write_record
-from ci_tasks.config import Config, HostSpec
+from ci_tasks.config import Config, HostSpec, Override
 from ci_tasks.errors import Blocked
 from ci_tasks.given_values import NOTHING_GIVEN
 from ci_tasks.hosts.executor import HostPaths, PreparedRow, Say
@@ -280,10 +280,10 @@ class World:
     def __init__(self, directory: Path, hosts: Mapping[str, int], rows: Mapping[str, int]) -> None:
         (directory / "checkout").mkdir(exist_ok=True)
         self.checkout, self.rows, self.tree = directory / "checkout", dict(rows), "t" * 40
-        self.given = NOTHING_GIVEN
+        self.given, self.view = NOTHING_GIVEN, Watcher()
+        self.overrides: tuple[Override, ...] = ()
         self.acts: dict[tuple[str, str], Act] = {}
         self.hosts = {name: Host(name, gpus, self.acts) for name, gpus in hosts.items()}
-        self.view = Watcher()
         self._scenes: list[Scene] = []
         self.executors: list[Played] = []
 
@@ -326,14 +326,13 @@ class World:
         self.view = Watcher()
         self.view.scenes, self._scenes = self._scenes, []
         done = execute_label(
-            self._source(),
-            Config(specs, {}, ()),
+            self._source(), Config(specs, {}, self.overrides),
             RunRequest(LABEL, host=on or ",".join(specs), rows=rows),
             ExecutionOptions(jobs=jobs, resume=resume, detach=detach, **policy),
             open_executor=self._open,
             take_snapshot=lambda source, *_: TreeCode(source, self.tree),  # type: ignore[arg-type]
             view=self.view if watched else None,
-        )
+        )  # fmt: skip
         assert done is not None
         return done
 

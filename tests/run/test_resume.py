@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from ci_tasks.agent.run_directory import read_description
+from ci_tasks.config import Override
 from ci_tasks.errors import UsageError
 from ci_tasks.given_values import GivenValues
 from ci_tasks.results.store import Batch, rows_of
 from ci_tasks.run.events import JOURNAL, RowChanged, open_journal
-from tests.run.simulated import ENDLESS, Act, Killed, World
+from tests.run.simulated import ENDLESS, LABEL, Act, Killed, World
 
 Make = Callable[..., World]
 
@@ -79,16 +80,17 @@ def test_the_second_command_tells_what_the_first_had_tried(left: World) -> None:
     assert refused["quick"] == ["not here"] * (tried.count("quick") - 1)
 
 
-OTHERS = [("tree", "u" * 40, "checkout is not what"), ("given", GivenValues(tests=("t.py",)), "started with another")]
+OTHERS = {"tree": "u" * 40, "given": GivenValues(tests=("t.py",)), "overrides": (Override(LABEL, "x", skip=True),)}
 
 
-@pytest.mark.parametrize(("what", "other", "message"), OTHERS)
-def test_another_tree_or_value_is_refused_and_nothing_is_lost(left: World, what: str, other: Any, message: str) -> None:
+@pytest.mark.parametrize(("what", "other"), OTHERS.items())
+def test_another_tree_or_value_is_refused_and_nothing_is_lost(left: World, what: str, other: Any) -> None:
     before = getattr(left, what)
     setattr(left, what, other)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match="checkout is not what" if what == "tree" else "started with another"):
         left.execute_label(resume=True)
     setattr(left, what, before)
+    left.overrides = (Override("job-of-another-workflow", "x", skip=True),)  # which changes nothing
     assert left.execute_label(resume=True).exit_code == 0
 
 

@@ -211,7 +211,7 @@ def text(old: RunSide, new: RunSide, result: RunDifference, width: int | None = 
             for each in differences
         ]
         lines += ["", title, "", *_table(rows, ("", "NAME", "OLD", "NEW"), width)] if rows else []
-    lines += ["", *([f"to find the commit: {one_line(result.next_step)}"] if result.next_step else [])]
+    lines += ["", *([f"next: {one_line(result.next_step)}"] if result.next_step else [])]
     lines += paragraph(f"Equal: {', '.join(result.same) or 'nothing'}", width)
     return lines + (paragraph(f"Not seen: {', '.join(result.not_seen)}", width) if result.not_seen else [])
 

@@ -206,7 +206,9 @@ class RunProcesses:
         for process in every.values() if len(ranks) > len(set(ranks)) else ():
             process.rank = None  # two jobs in one run may have a rank 0 each: then a number names no process
         has_python = any(process.facts.python for process in every.values())
-        self.by_id = {id: process for id, process in every.items() if not (has_python and _is_in_between(process))}
+        # A shell or a container's client that waits for what is of interest.
+        idle = {n for n, p in every.items() if p.program in _IN_BETWEEN and p.facts.state != "T" and not p.facts.held}
+        self.by_id = {id: process for id, process in every.items() if not (has_python and id in idle)}
         self.ranks = {process.rank: process for process in self.by_id.values() if process.rank is not None}
 
     @property
@@ -270,8 +272,3 @@ def _rank(process: Process) -> int | None:
 def rank_in(env: Mapping[str, str]) -> int | None:
     text = next((env[name] for name in _RANKS if name in env), "")
     return int(text) if _is_number(text) else None
-
-
-def _is_in_between(process: Process) -> bool:
-    """A shell or a container's client that waits for what is of interest."""
-    return process.program in _IN_BETWEEN and process.facts.state != "T" and not process.facts.held
