@@ -126,7 +126,7 @@ def _judged(training: TrainingRun, run: LevelRun) -> TrainingVerdict:
         text = some([str(one) for one in found], 4, "; ").removeprefix(f"{EXIT}: ")
     is_of_verl = run.evidence or run.facts.preflight or facts.settings or facts.bridge_paths
     if status in (FAIL, NOT_PROVEN) and not is_of_verl:
-        status, text = NOT_PROVEN, f"neither verl's settings nor Megatron-Bridge in the log, which says: {text}"
+        status, text = NOT_PROVEN, "neither verl's settings nor Megatron-Bridge in the log"
     text = f"not seen: {text}" if status == NOT_PROVEN else text
     return TrainingVerdict(training.training.name, status, text, tuple(criteria))
 
