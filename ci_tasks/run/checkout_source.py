@@ -104,8 +104,8 @@ class CheckoutSource:
         import hashlib  # commands that only look need none
 
         given = replace(self.given, sources={}, overlays=())  # overlays are in the trees
-        jobs, named = self.workflow.jobs, config.overrides  # those of other workflows change nothing
-        own = [replace(each, source="") for each in named if any(matches_job(each.job, job) for job in jobs)]
+        jobs = self.workflow.jobs  # overrides of other workflows' jobs change nothing
+        own = [replace(each, source="") for each in config.overrides if any(matches_job(each.job, id) for id in jobs)]
         asked = (self.workflow.path, request.image, request.probe, given, own, hosts)
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:12]
 

@@ -310,10 +310,10 @@ def _no_timeout(checkout: CheckoutFiles) -> Iterator[LintFinding]:
     """A job that calls another workflow (`uses:`) cannot have a timeout of its own."""
     for job in checkout.workflow.jobs.values():
         if job.timeout_minutes is None and job.uses is None:
-            id, file = job.id.rpartition(" / ")[2], checkout.workflow.file_of(job).path if job.call else checkout.edited
-            line = job.line if job.call else checkout.line_of(rf"""^\s*['"]?{re.escape(id)}['"]?\s*:""")
+            own = checkout.edited, checkout.line_of(rf"""^\s*['"]?{re.escape(job.id)}['"]?\s*:""")
+            file, line = (job.call.workflow.path, job.line) if job.call else own
             fix = "set about twice the time of its longest row, such as timeout-minutes: 120"
-            yield NO_TIMEOUT.finding(file, line, f"job {id} has no timeout-minutes", fix)
+            yield NO_TIMEOUT.finding(file, line, f"job {job.id.rpartition(' / ')[2]} has no timeout-minutes", fix)
 
 
 def _moving_image(checkout: CheckoutFiles) -> Iterator[LintFinding]:
